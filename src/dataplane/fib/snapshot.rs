@@ -257,9 +257,7 @@ impl Snapshot {
     pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
         match self.hop(address) {
             Some(Hop::Gateway | Hop::Nowhere) => true,
-            Some(Hop::Port(home, _)) if home != port => {
-                self.port(home).is_some_and(|home| home.owns(address))
-            }
+            Some(Hop::Port(out, _)) if out != port => self.port(out).is_some_and(|out| out.owns(address)),
             _ => false,
         }
     }

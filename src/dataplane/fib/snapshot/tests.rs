@@ -218,7 +218,7 @@ proptest! {
     ) {
         let mut nodes = vec![Node::default()];
         let mut snapshot = Snapshot::new(&nodes[0].desired(), Generation(0), &nodes[0].open, 1);
-        let mut views = vec![snapshot.clone()];
+        let mut snapshots = vec![snapshot.clone()];
         for (number, (port, turn)) in turns.iter().enumerate() {
             let before = nodes[number].clone();
             let mut node = before.clone();
@@ -230,7 +230,7 @@ proptest! {
                 prop_assert_eq!(snapshot.pod_removed, last_left, "nobody left at {}", snapshot.generation);
             }
             nodes.push(node);
-            views.push(snapshot.clone());
+            snapshots.push(snapshot.clone());
             for (epoch, then) in nodes.iter().enumerate() {
                 let generation = Generation(epoch as u32);
                 for pod in then.reachable() {
@@ -240,7 +240,7 @@ proptest! {
                         let says = snapshot.is_same_endpoint(pack(*address), true, generation);
                         prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, snapshot.generation);
                         // Otherwise no sweep would look for the flows of a removed pod.
-                        let was_same = views[epoch].is_same_endpoint(pack(*address), true, generation);
+                        let was_same = snapshots[epoch].is_same_endpoint(pack(*address), true, generation);
                         prop_assert!(says || !was_same || generation < snapshot.pod_removed);
                     }
                 }
