@@ -8,8 +8,8 @@ use palisade::ids::AttachmentId;
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::{RuleOrigin, Verdict};
 
-use crate::claims::{A, B, mute, serves};
 use crate::frames::{Spec, Transport};
+use crate::rig::assertions::{A, B, mute, serves};
 use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{
     HOST, Rig, Setting, UPLINK, gateway_address, ip, node_address, outside_address, pod_address,

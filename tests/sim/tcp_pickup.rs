@@ -6,8 +6,8 @@ use std::time::Duration;
 use palisade::dataplane::{ConntrackSettings, DropReason};
 use palisade::ids::PortId;
 
-use crate::claims::{flows, is_dropped, passes};
 use crate::frames::{Spec, Transport};
+use crate::rig::assertions::{flows, is_dropped, passes};
 use crate::rig::model::{ACK, FIN, RST, SYN};
 use crate::rig::rule_lists::PodRules;
 use crate::rig::{Rig, Setting, pod_address};

@@ -1,5 +1,6 @@
 //! Rig of a simulated switch: three pods, the node and an uplink on memory ports.
 
+pub(crate) mod assertions;
 pub(crate) mod model;
 pub(crate) mod rule_lists;
 
