@@ -193,7 +193,7 @@ impl Session {
             Receiver::Count(counter) => {
                 let before = dropped(counter)?;
                 let sent = send()?;
-                settle(sent.frames, || Ok(dropped(counter)?.frames - before.frames))?;
+                wait_for_arrival(sent.frames, || Ok(dropped(counter)?.frames - before.frames))?;
                 let after = dropped(counter)?;
                 let (frames, bytes) = (after.frames - before.frames, after.bytes - before.bytes);
                 (sent, Some(Received { frames, bytes, measured: None }))
@@ -339,7 +339,7 @@ fn measure(
             Ok(receiver::receive(wires, flows, &end, &progress))
         });
         let sent = send().and_then(|sent| {
-            settle(sent.frames, || Ok(progress.frames()))?;
+            wait_for_arrival(sent.frames, || Ok(progress.frames()))?;
             Ok(sent)
         });
         end.store(true, Ordering::Relaxed);
@@ -350,7 +350,10 @@ fn measure(
 }
 
 /// Waits until every sent frame has arrived, or no more frames arrive.
-fn settle(sent: u64, mut come: impl FnMut() -> Result<u64, PktgenError>) -> Result<(), PktgenError> {
+fn wait_for_arrival(
+    sent: u64,
+    mut come: impl FnMut() -> Result<u64, PktgenError>,
+) -> Result<(), PktgenError> {
     let start = Instant::now();
     let (mut last, mut since) = (come()?, start);
     while last < sent && since.elapsed() < QUIET && start.elapsed() < SETTLE_MAX {

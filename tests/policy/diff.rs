@@ -28,7 +28,7 @@ fn apply(objects: &mut Objects, changes: Vec<Change>) {
 
 /// Gives each pod addresses of its own, the same before and after: a difference is between pods, not between
 /// addresses.
-fn settle(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
+fn assign_addresses(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
     for object in objects.values_mut() {
         match object {
             Object::Pod(pod) => {
@@ -106,8 +106,8 @@ proptest! {
             _ => None,
         }).collect();
         let order: BTreeMap<PodName, u8> = names.into_iter().zip(0..).collect();
-        settle(&mut old, &order);
-        settle(&mut new, &order);
+        assign_addresses(&mut old, &order);
+        assign_addresses(&mut new, &order);
         let (before, after) = (evaluator(&old), evaluator(&new));
         let tables = [before.tables(), after.tables()];
         let pods: BTreeMap<IpAddr, PodName> = tables.iter().flat_map(|tables| &tables.pods).flat_map(|(name, pod)| {
