@@ -267,7 +267,8 @@ impl PathWriter<'_> {
 
     /// Step for a pod that the tables do not know, or know by other addresses.
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
-        let address = |pod: &super::state::PodRecord, address: &IpAddr| pod.request.addresses.contains(address);
+        let address =
+            |pod: &super::state::PodRecord, address: &IpAddr| pod.request.addresses.contains(address);
         let (name, pod) = match end {
             Endpoint::Pod(name) => {
                 let Some(found) = self.state.pods.get_key_value(name) else {

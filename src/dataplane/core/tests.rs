@@ -68,7 +68,8 @@ fn a_free_fallback_name_in_shared_memory_holds_the_flow_table_and_a_locked_one_s
 
 #[test]
 fn an_object_of_another_user_at_the_fallback_name_does_not_keep_the_switch_from_starting() {
-    let cases: [(&str, fn(&Path, &Path)); 5] = [
+    type Make = fn(&Path, &Path);
+    let cases: [(&str, Make); 5] = [
         ("file", |name, _| {
             fs::write(name, "theirs").unwrap();
             give_away(name);
