@@ -1,17 +1,18 @@
-# `make` lists the targets. Cargo runs as the user; only apt and the switch itself run as root (through sudo where needed).
+# `make` lists the targets. Cargo runs as the user; apt, the switch and tests of namespaces run as root, with sudo if
+# necessary.
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
-# Commands of the tests with root: tcpdump for frames that reach the host's stack, ping with Don't Fragment, and ethtool for queues and
-# offloads.
+# Packages of the tests that need root: tcpdump captures frames that reach the node's stack, ping sets Don't Fragment,
+# ethtool sets queues and offloads.
 TESTERS   := tcpdump iputils-ping ethtool curl python3
-# Peers of the end-to-end benchmark. The rig runs their processes in namespaces of its own.
+# Peers of the end-to-end benchmark. The benchmark runs their processes in namespaces of its own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# Runs test programs as root while cargo runs as the user.
+# Runner that executes test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 BINARY    := target/release/palisade
-# The first run compiles for time and memory: profile `demo` of Cargo.toml.
+# Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
 DEMO      := target/demo/palisade
 
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ DEMO      := target/demo/palisade
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: cargo ## Install what apt must provide (as root, or with sudo)
+setup: cargo ## Install the packages of the build with apt (as root, or with sudo)
 	@missing=$$(for p in $(PACKAGES); do \
 	    dpkg-query -W -f='$${db:Status-Status}' $$p 2>/dev/null | grep -qx installed || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
@@ -42,7 +43,7 @@ demo: setup ## Play the classic scenario on this machine: pods as namespaces, a 
 	$(SUDO) $(DEMO) demo
 
 test: PACKAGES += $(TESTERS)
-test: setup ## Run all tests, those of the four targets below; namespaces and AF_XDP as root
+test: setup ## Run all tests, those of the four targets below, as root for namespaces and AF_XDP
 	$(AS_ROOT) $(CARGO) test --locked
 
 # Fewer cases of random tests than in `make test`, and no models of loom: `make test-loom` runs those.
@@ -60,7 +61,7 @@ test-netns: PACKAGES += $(TESTERS)
 test-netns: setup ## Run the switch between network namespaces, as root
 	$(AS_ROOT) $(CARGO) test --locked --test netns
 
-lint: setup ## Formatting, clippy, and the licences and sources of dependencies
+lint: setup ## Check formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
@@ -73,7 +74,7 @@ bench-compile: setup ## Measure the policy compiler (in memory, no privilege): b
 	@mkdir -p bench/results
 	$(CARGO) bench --locked --bench compile > bench/results/compile.jsonl
 
-setup-peers: ## Install what the end-to-end benchmark compares with
+setup-peers: ## Install the peers of the end-to-end benchmark
 	@had=$$(dpkg-query -W -f='$${db:Status-Status}' openvswitch-switch 2>/dev/null); \
 	$(MAKE) --no-print-directory setup PACKAGES="$(PACKAGES) $(TESTERS) $(PEERS)"; \
 	[ "$$had" = installed ] || $(SUDO) service openvswitch-switch stop >/dev/null 2>&1 || true
@@ -84,8 +85,8 @@ bench-e2e: setup-peers ## Measure the switch beside its peers with real packets,
 bench-update: setup-peers ## Measure policy changes under load: a table, and bench/results/update.jsonl
 	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- --scenarios update --seconds 20 --out bench/results/update.jsonl $(E2E)
 
-# As the tests are built: it shows that everything runs, and its numbers say nothing.
-bench-smoke: setup ## A second of each benchmark; peers that are not installed are reported as such
+# Unoptimized builds: a smoke run shows that each benchmark works, and measures nothing.
+bench-smoke: setup ## Run each benchmark for a second; report peers that are not installed
 	$(CARGO) bench --locked --profile dev --bench pipeline -- --smoke > /dev/null
 	$(CARGO) bench --locked --profile dev --bench update -- --smoke > /dev/null
 	$(AS_ROOT) $(CARGO) bench --locked --profile dev --bench e2e -- --smoke
@@ -97,6 +98,6 @@ bench-pipeline: setup ## Measure the packet path (in memory, no privilege): a ta
 	@mkdir -p bench/results
 	$(CARGO) bench --locked --bench pipeline > bench/results/pipeline.jsonl
 
-clean: ## Remove what was built, and what a crashed lab left behind
+clean: ## Remove build results, and namespaces and interfaces of crashed labs
 	@for binary in $(BINARY) $(DEMO); do [ ! -x $$binary ] || $(SUDO) $$binary lab clean; done
 	$(CARGO) clean

@@ -52,7 +52,7 @@ impl RequestSocket {
                 match message.payload {
                     NetlinkPayload::InnerMessage(reply) => replies.push(reply),
                     NetlinkPayload::Done(_) => return Ok(replies),
-                    // struct nlmsgerr: "Negative errno or 0 for acknowledgments" (netlink(7)).
+                    // struct nlmsgerr: "Negative errno or 0 for acknowledgements" (netlink(7)).
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     NetlinkPayload::Overrun(_) => return Err(io::Error::other("a netlink reply is cut off")),

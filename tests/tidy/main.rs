@@ -1,6 +1,6 @@
 //! Rules on the repository's own text: imports between folders, circles, sizes of files and folders, unsafe
-//! code, words that the packet path avoids, documents, and beginnings of sentences.
-//! A rule has no list of exceptions: a place that breaks it fails its test.
+//! code, words that the packet path avoids, documents, the walks of the architecture, and beginnings of
+//! sentences. A rule has no list of exceptions: a place that breaks it fails its test.
 
 mod circles;
 mod documents;
@@ -12,3 +12,4 @@ mod sentences;
 mod sizes;
 mod text;
 mod unsafe_code;
+mod walks;

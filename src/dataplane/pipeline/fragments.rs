@@ -74,7 +74,7 @@ fn record_first(
     } else {
         let flow = lookups.flow(i);
         // Policy has evaluated a packet without a flow as one of the initiator.
-        let slot = context.conntrack.look_up(&flow.key, flow.hash);
+        let slot = context.conntrack.slot_of(flow);
         let sender = slot.map(|slot| context.conntrack.entry(slot).sender(flow.from_low));
         let by_initiator = sender.is_none_or(|sender| sender == Side::Initiator);
         FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))

@@ -13,22 +13,7 @@
 //! Each stage has a fast path for nearly all packets, and functions out of line for the others. The arguments of
 //! a stage name all that it writes; [`Context`] is what it reads.
 //!
-//! A packet of an established flow takes these functions:
-//!
-//! | function | file |
-//! |---|---|
-//! | `Worker::run_batch` | `worker/mod.rs` |
-//! | `Worker::receive` | `worker/mod.rs` |
-//! | `Worker::process` | `worker/mod.rs` |
-//! | [`run`] | `pipeline/mod.rs` |
-//! | `parse`, `parse_fast` inlined | `pipeline/parse.rs` |
-//! | `anti_spoof`, `anti_spoof_fast` inlined | `pipeline/anti_spoof.rs` |
-//! | `lookup` | `pipeline/lookup.rs` |
-//! | `advance`, `advance_fast` inlined | `pipeline/advance.rs` |
-//! | `rewrite`, `rewrite_fast` inlined | `pipeline/rewrite.rs` |
-//! | `count` | `pipeline/mod.rs` |
-//! | `Worker::dispatch` | `worker/mod.rs` |
-//! | `Worker::transmit` | `worker/mod.rs` |
+//! `docs/architecture.md`, section "The walk of a frame", lists the functions that a packet takes.
 
 mod advance;
 pub(super) mod anti_spoof;

@@ -110,6 +110,11 @@ impl LookupBatch {
 }
 
 impl Conntrack {
+    /// The slot of a packet's flow after the lookup of its batch, also of a flow that the batch has inserted.
+    pub(crate) fn slot_of(&self, flow: &PacketFlow) -> Option<Slot> {
+        self.find(&flow.key, flow.from_low, flow.candidate)
+    }
+
     /// Starts the lookup of packet `i`, which has this key and comes from its lower endpoint or not.
     #[inline(always)]
     pub(crate) fn start_lookup(&self, lookups: &mut LookupBatch, i: usize, (key, from_low): (Key, bool)) {
