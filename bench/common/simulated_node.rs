@@ -47,7 +47,7 @@ pub(crate) struct SimulatedNode {
     pub(crate) simulation: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
     /// Published configuration.
-    pub(crate) world: DesiredState,
+    pub(crate) desired: DesiredState,
     slots: usize,
     /// Packets that the full flow table had refused at the last check.
     refused: u64,
@@ -81,14 +81,14 @@ impl SimulatedNode {
             addresses: vec![address(pod, 4), address(pod, 6)],
             mac: Some(mac(pod)),
         };
-        let world = DesiredState {
+        let desired = DesiredState {
             tables: Some(tables.document.clone()),
             gateway: Gateway { mac: GATEWAY, ..Gateway::default() },
             pods: (0..PODS).map(attach).collect(),
             ..DesiredState::default()
         };
-        simulation.publish(world.clone());
-        let mut node = SimulatedNode { simulation, ports, world, slots, refused: 0 };
+        simulation.publish(desired.clone());
+        let mut node = SimulatedNode { simulation, ports, desired, slots, refused: 0 };
         node.spread_frames();
         node
     }

@@ -156,8 +156,8 @@ impl Rig {
     pub(crate) fn down(self) -> Vec<String> {
         let Rig { node, lab } = self;
         drop(node);
-        let removal = lab.remove();
-        removal.errors.into_iter().chain(removal.spared).collect()
+        let teardown = lab.remove();
+        teardown.errors.into_iter().chain(teardown.spared).collect()
     }
 
     fn set_mtu(&self, mtu: u32) -> Result<(), BenchError> {

@@ -130,7 +130,7 @@ impl Clock {
 /// The switch's side of a request.
 struct Switch {
     simulation: Simulation,
-    world: DesiredState,
+    desired: DesiredState,
     document: Arc<RuleTables>,
     references: ReferenceCounts,
 }
@@ -147,11 +147,11 @@ impl Switch {
             addresses: vec![[10, 0, 0, 1 + pod].into()],
             mac: None,
         });
-        let world =
+        let desired =
             DesiredState { pods: pods.collect(), tables: Some(document.clone()), ..DesiredState::default() };
-        simulation.publish(world.clone());
+        simulation.publish(desired.clone());
         simulation.step();
-        Switch { simulation, world, references: ReferenceCounts::of(&document), document }
+        Switch { simulation, desired, references: ReferenceCounts::of(&document), document }
     }
 
     fn follow(&mut self, body: &[u8], clock: &mut Clock) {
@@ -163,8 +163,8 @@ impl Switch {
         self.references.check_and_apply(&self.document, &patch.diff, &next).expect("the tables stay whole");
         clock.done();
         self.document = Arc::new(next);
-        self.world.tables = Some(self.document.clone());
-        self.simulation.publish(self.world.clone());
+        self.desired.tables = Some(self.document.clone());
+        self.simulation.publish(self.desired.clone());
         clock.done();
         self.simulation.step();
     }

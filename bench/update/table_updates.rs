@@ -67,7 +67,7 @@ pub(crate) fn measure(rules: usize, flows: usize, windows: usize, window: Durati
     let mut node = SimulatedNode::new(&tables, flows);
     node.establish(&Traffic::established(&case, &tables));
     let mut traffic = Traffic::new(&case, &tables);
-    let mut control = Control::new(&node.world);
+    let mut control = Control::new(&node.desired);
     let control = &mut control;
     let mut now = node.simulation.now;
     let ports = &node.ports;
@@ -129,7 +129,7 @@ struct Published {
 
 /// Control side: the tables as a document, and the reference counts that validate a change.
 struct Control {
-    world: DesiredState,
+    desired: DesiredState,
     document: Arc<RuleTables>,
     references: ReferenceCounts,
     random: Random,
@@ -139,13 +139,13 @@ struct Control {
 }
 
 impl Control {
-    fn new(world: &DesiredState) -> Control {
-        let document = world.tables.clone().expect("the published configuration has tables");
+    fn new(desired: &DesiredState) -> Control {
+        let document = desired.tables.clone().expect("the published configuration has tables");
         let references = ReferenceCounts::of(&document);
         let rule = document.rules.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         let row = document.rows.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         let guest = (RuleId(rule), RowId(row));
-        Control { world: world.clone(), document, references, random: Random(7), guest, changes: 0 }
+        Control { desired: desired.clone(), document, references, random: Random(7), guest, changes: 0 }
     }
 
     /// Publishes a change for each message of `dues`.
@@ -163,8 +163,9 @@ impl Control {
             .expect("the change leaves the tables whole");
         let check = start.elapsed();
         self.document = Arc::new(next);
-        let world = DesiredState { tables: Some(self.document.clone()), ..self.world.clone() };
-        let generation = publisher.publish(world, PATIENCE).expect("the worker comes to the end of a batch");
+        let desired = DesiredState { tables: Some(self.document.clone()), ..self.desired.clone() };
+        let generation =
+            publisher.publish(desired, PATIENCE).expect("the worker comes to the end of a batch");
         Published { generation, start, check, publish: start.elapsed() }
     }
 

@@ -123,32 +123,32 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
     if interrupted.load(std::sync::atomic::Ordering::Relaxed) {
         return Err(LabError::Interrupted.into());
     }
-    let record = lab.keep()?;
-    print(&[record], arguments.output)?;
+    let journal = lab.keep()?;
+    print(&[journal], arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn list(arguments: &ListArguments) -> Result<ExitCode, CliError> {
-    let (records, errors) = Journal::all()?;
-    print(&records, arguments.output)?;
+    let (journals, errors) = Journal::all()?;
+    print(&journals, arguments.output)?;
     match errors.into_iter().next() {
         None => Ok(ExitCode::SUCCESS),
         Some(error) => Err(error.into()),
     }
 }
 
-fn print(records: &[Journal], form: Output) -> Result<(), CliError> {
+fn print(journals: &[Journal], form: Output) -> Result<(), CliError> {
     if form == Output::Json {
-        return Ok(output::json(&records)?);
+        return Ok(output::json(&journals)?);
     }
     let mut table = output::table(["lab", "pod", "addresses", "interface", "namespace", "process", "socket"]);
-    for record in records {
-        let process = record.owner.filter(|_| record.is_owned()).map(|owner| owner.pid);
-        let socket = record.directory().join("control.sock");
+    for journal in journals {
+        let process = journal.owner.filter(|_| journal.is_owned()).map(|owner| owner.pid);
+        let socket = journal.directory().join("control.sock");
         let socket = socket.exists().then(|| socket.display().to_string());
-        for pod in &record.pods {
+        for pod in &journal.pods {
             table.add_row([
-                record.id.clone(),
+                journal.id.clone(),
                 pod.pod.to_string(),
                 output::list(&pod.addresses),
                 pod.host_interface.clone(),
@@ -168,12 +168,12 @@ fn exec(arguments: &ExecArguments) -> Result<ExitCode, CliError> {
 }
 
 fn find(arguments: &ExecArguments) -> Result<Pod, CliError> {
-    let records = match &arguments.lab {
+    let journals = match &arguments.lab {
         Some(id) => vec![Journal::of(id)?],
         None => Journal::all()?.0,
     };
     let mut found =
-        records.iter().filter_map(|record| Pod::of(record, &arguments.pod).ok().map(|pod| (record, pod)));
+        journals.iter().filter_map(|journal| Pod::of(journal, &arguments.pod).ok().map(|pod| (journal, pod)));
     match (found.next(), found.next()) {
         (Some((_, pod)), None) => Ok(pod),
         (None, _) => Err(CliError::Message(format!(
@@ -194,21 +194,21 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 fn remove(arguments: &CleanArguments) -> Result<ExitCode, CliError> {
-    let removal = clean(&arguments.labs)?;
+    let teardown = clean(&arguments.labs)?;
     match arguments.output {
-        Output::Json => output::json(&removal)?,
+        Output::Json => output::json(&teardown)?,
         Output::Table => {
             let line = |what: &str, things: &[String]| {
                 if things.is_empty() { String::new() } else { format!("{what}: {}\n", things.join(", ")) }
             };
-            let text = line("removed", &removal.removed)
-                + &line("in use, left alone", &removal.in_use)
-                + &line("not a lab's, left alone", &removal.spared)
-                + &line("failed", &removal.errors);
+            let text = line("removed", &teardown.removed)
+                + &line("in use, left alone", &teardown.in_use)
+                + &line("not a lab's, left alone", &teardown.spared)
+                + &line("failed", &teardown.errors);
             output::text(if text.is_empty() { "no labs\n" } else { &text })?;
         }
     }
-    Ok(if removal.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if teardown.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SwitchSettings;
 use super::protocol::PortState;
-use super::state::{Port, State};
+use super::state::{PortRecord, State};
 use crate::dataplane::{DropReason, FlowPath, PathHop, PathSide, PortKind};
 use crate::ids::{ClassId, Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -149,7 +149,7 @@ impl PathWriter<'_> {
         format!("port {name} ({}){of}", port.spec.interface)
     }
 
-    fn port_with(&self, id: PortId) -> Option<(&String, &Port)> {
+    fn port_with(&self, id: PortId) -> Option<(&String, &PortRecord)> {
         self.state.ports.iter().find(|(_, port)| port.is_open && port.report.id == id)
     }
 
@@ -164,7 +164,7 @@ impl PathWriter<'_> {
         let names: BTreeSet<&String> = by_id.chain(by_pod).collect();
         let ports = names.into_iter().filter_map(|name| self.state.ports.get_key_value(name));
         let amiss = ports.filter(|(_, port)| port.state != PortState::Up);
-        let step = |(name, port): (&String, &Port)| {
+        let step = |(name, port): (&String, &PortRecord)| {
             let what = match port.state {
                 PortState::Up | PortState::Down => "is down",
                 PortState::Unguarded => {
@@ -267,7 +267,8 @@ impl PathWriter<'_> {
 
     /// Step for a pod that the tables do not know, or know by other addresses.
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
-        let address = |pod: &super::state::Pod, address: &IpAddr| pod.request.addresses.contains(address);
+        let address =
+            |pod: &super::state::PodRecord, address: &IpAddr| pod.request.addresses.contains(address);
         let (name, pod) = match end {
             Endpoint::Pod(name) => {
                 let Some(found) = self.state.pods.get_key_value(name) else {

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::protocol::PortState;
 use super::server::avoid_worker_cores;
-use super::state::{Port, State};
+use super::state::{PortRecord, State};
 use super::switch::Writer;
 use super::{ApiError, Switch};
 use crate::dataplane::{PortError, PortHealth, PortKind};
@@ -150,7 +150,7 @@ impl Switch {
 
     /// Blocks the interface of a port by `close`. An uplink stays open, because the kernel uses it too.
     /// Returns whether the interface is blocked.
-    fn block_interface(&self, port: &Port, close: impl FnOnce() -> Result<(), PortError>) -> bool {
+    fn block_interface(&self, port: &PortRecord, close: impl FnOnce() -> Result<(), PortError>) -> bool {
         let interface = &port.spec.interface;
         if port.spec.kind == PortKind::Uplink {
             return false;
@@ -227,7 +227,7 @@ impl Switch {
     fn record_health(
         &self,
         name: &str,
-        port: &Port,
+        port: &PortRecord,
         interface: &str,
         obstacle: Option<String>,
     ) -> Result<(), ApiError> {
@@ -249,7 +249,13 @@ impl Switch {
     }
 
     /// Closes a port and removes its pod from the desired state. The pod stays attached to the port.
-    fn close_port(&self, name: &str, port: &Port, is_gone: bool, reason: String) -> Result<(), ApiError> {
+    fn close_port(
+        &self,
+        name: &str,
+        port: &PortRecord,
+        is_gone: bool,
+        reason: String,
+    ) -> Result<(), ApiError> {
         self.update_port(name, port, PortState::Down, Some(reason), |port| port.is_open = false)?;
         Ok(self.dataplane.close_port(port.report.id, is_gone)?)
     }
@@ -261,7 +267,7 @@ impl Switch {
 
     /// Opens a port whose interface exists. On failure the interface stays blocked and the port is down. If
     /// blocking fails too, the port is unguarded.
-    fn reopen_port(&self, name: &str, port: &Port, writer: &mut Writer) -> Result<(), ApiError> {
+    fn reopen_port(&self, name: &str, port: &PortRecord, writer: &mut Writer) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
         self.block_interface(port, || self.dataplane.block_interface(interface));
         let failed = match self.dataplane.open_port(&port.spec) {
@@ -292,7 +298,7 @@ impl Switch {
     }
 
     /// Records that a port cannot be opened on its interface. Blocks the interface if possible.
-    fn record_open_failure(&self, name: &str, port: &Port, failed: &PortError) -> Result<(), ApiError> {
+    fn record_open_failure(&self, name: &str, port: &PortRecord, failed: &PortError) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
         let is_guarded =
             port.spec.kind != PortKind::Uplink && self.dataplane.block_interface(interface).is_ok();
@@ -310,12 +316,12 @@ impl Switch {
     fn update_port(
         &self,
         name: &str,
-        port: &Port,
+        port: &PortRecord,
         state: PortState,
         reason: Option<String>,
-        change: impl FnOnce(&mut Port),
+        change: impl FnOnce(&mut PortRecord),
     ) -> Result<(), ApiError> {
-        let mut changed = Port { state, reason, ..port.clone() };
+        let mut changed = PortRecord { state, reason, ..port.clone() };
         change(&mut changed);
         let closes = port.is_open && !changed.is_open;
         let is_news = (changed.state, &changed.reason) != (port.state, &port.reason);

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{
-    DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, WorkerCounters,
+    DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, PortSpec, WorkerCounters,
 };
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
@@ -192,6 +192,13 @@ pub struct PortRequest {
     pub addresses: Vec<IpAddr>,
 }
 
+impl PortRequest {
+    /// Request for a port of this kind, on the interface of its name.
+    pub fn of(kind: PortKind) -> PortRequest {
+        PortRequest { kind, interface: None, vlan: None, addresses: Vec::new() }
+    }
+}
+
 /// State of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -212,12 +219,9 @@ pub enum PortState {
 pub struct PortInfo {
     /// Name of the port.
     pub name: String,
-    /// Name of its interface.
-    pub interface: String,
-    /// Kind of the port.
-    pub kind: PortKind,
-    /// 802.1Q tag.
-    pub vlan: Option<u16>,
+    /// Interface, kind and 802.1Q tag.
+    #[serde(flatten)]
+    pub spec: PortSpec,
     /// State of the port.
     #[serde(default)]
     pub state: PortState,

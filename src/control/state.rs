@@ -23,14 +23,14 @@ pub(super) struct State {
     /// Origin of the tables, and the time of their arrival.
     pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
     /// Ports by name.
-    pub(super) ports: BTreeMap<String, Port>,
+    pub(super) ports: BTreeMap<String, PortRecord>,
     /// Pods by name.
-    pub(super) pods: BTreeMap<PodName, Pod>,
+    pub(super) pods: BTreeMap<PodName, PodRecord>,
 }
 
 /// Port of the switch.
 #[derive(Debug, Clone)]
-pub(super) struct Port {
+pub(super) struct PortRecord {
     pub(super) spec: PortSpec,
     /// Report of its last opening.
     pub(super) report: PortReport,
@@ -45,7 +45,7 @@ pub(super) struct Port {
 
 /// Attached pod.
 #[derive(Debug, Clone)]
-pub(super) struct Pod {
+pub(super) struct PodRecord {
     pub(super) attachment: AttachmentId,
     /// Request that attached the pod. Its port exists as long as the pod does.
     pub(super) request: PodRequest,
@@ -53,10 +53,10 @@ pub(super) struct Pod {
 
 impl State {
     /// Builds the desired state for the dataplane. A configured route is in force while its port is open.
-    pub(super) fn world(&self, settings: &SwitchSettings) -> DesiredState {
+    pub(super) fn desired(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
             |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
-        let attachment = |(name, pod): (&PodName, &Pod)| {
+        let attachment = |(name, pod): (&PodName, &PodRecord)| {
             Some(PodAttachment {
                 id: pod.attachment,
                 pod: name.clone(),
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Finds the port to the node's own stack.
-    pub(super) fn host_port(&self) -> Option<(&String, &Port)> {
+    pub(super) fn host_port(&self) -> Option<(&String, &PortRecord)> {
         self.ports.iter().find(|(_, port)| port.spec.kind == PortKind::Host)
     }
 
@@ -184,12 +184,10 @@ impl State {
         }
     }
 
-    pub(super) fn port_info(&self, name: &str, port: &Port) -> PortInfo {
+    pub(super) fn port_info(&self, name: &str, port: &PortRecord) -> PortInfo {
         PortInfo {
             name: name.to_owned(),
-            interface: port.spec.interface.clone(),
-            kind: port.spec.kind,
-            vlan: port.spec.vlan,
+            spec: port.spec.clone(),
             state: port.state,
             reason: port.reason.clone(),
             report: port.report.clone(),
@@ -197,8 +195,8 @@ impl State {
         }
     }
 
-    pub(super) fn pod_info(&self, name: &PodName, pod: &Pod, fail_open: bool) -> PodInfo {
-        let Pod { attachment, request } = pod;
+    pub(super) fn pod_info(&self, name: &PodName, pod: &PodRecord, fail_open: bool) -> PodInfo {
+        let PodRecord { attachment, request } = pod;
         let policy = self.tables.as_ref().and_then(|tables| tables.pods.get(name));
         let fate = if fail_open {
             "its traffic passes unchecked (fail = \"open\")"

@@ -11,7 +11,7 @@ use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, PortState,
     RejectedReload, Status, TablesPatch, TablesSummary,
 };
-use super::state::{Pod, Port, State, unix_seconds};
+use super::state::{PodRecord, PortRecord, State, unix_seconds};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
 use crate::dataplane::{DataplaneApi, FlowInfo, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
@@ -220,8 +220,14 @@ impl Switch {
         next.check_addresses_free(&request.addresses, &self.settings)?;
         let report = self.dataplane.open_port(&spec)?;
         let (state, reason) = (PortState::Up, None);
-        let port =
-            Port { spec, report, is_open: true, state, reason, node_addresses: request.addresses.clone() };
+        let port = PortRecord {
+            spec,
+            report,
+            is_open: true,
+            state,
+            reason,
+            node_addresses: request.addresses.clone(),
+        };
         let info = next.port_info(name, &port);
         next.ports.insert(name.to_owned(), port);
         self.publish(next)?;
@@ -278,7 +284,7 @@ impl Switch {
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
         let attachment = writer.next_attachment()?;
-        let pod = Pod { attachment, request: request.clone() };
+        let pod = PodRecord { attachment, request: request.clone() };
         let info = next.pod_info(name, &pod, self.settings.fail_open);
         next.pods.insert(name.clone(), pod);
         self.publish(next)?;
@@ -351,7 +357,7 @@ impl Switch {
     }
 
     pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
-        let published = self.dataplane.publish(next.world(&self.settings));
+        let published = self.dataplane.publish(next.desired(&self.settings));
         // A late worker takes the generation when it goes on, or the switch ends. The state is current in
         // either case.
         let (Ok(generation) | Err(NotTaken { generation, .. })) = published;

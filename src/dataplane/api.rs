@@ -100,8 +100,8 @@ impl DataplaneApi for Dataplane {
         let mut ports = self.ports();
         let link = link_of(&Interface::find(&spec.interface)?);
         let id = self.core.free_port(link.as_ref())?;
-        self.open_with_id(&mut ports, id, spec, |properties, interface| {
-            self.core.add_port(id, properties, link_of(interface), &self.wait_for_workers());
+        self.open_with_id(&mut ports, id, spec, |view, interface| {
+            self.core.add_port(id, view, link_of(interface), &self.wait_for_workers());
         })
     }
 
@@ -111,8 +111,8 @@ impl DataplaneApi for Dataplane {
         let reopened = self.close_queues(port).and_then(|()| {
             let interface = Interface::with_index(open.interface.index)?.name;
             let spec = PortSpec { interface, ..spec.clone() };
-            self.open_with_id(&mut ports, port, &spec, |properties, _| {
-                self.core.change_port(port, properties, &self.wait_for_workers());
+            self.open_with_id(&mut ports, port, &spec, |view, _| {
+                self.core.change_port(port, view, &self.wait_for_workers());
             })
         });
         if reopened.is_err() {

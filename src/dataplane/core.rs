@@ -13,7 +13,7 @@ use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Conntrack, QuotaClass, Side};
 use super::endpoints::{Endpoints, Link};
 use super::fib::effective_acls::Flow;
-use super::fib::port::PortProperties;
+use super::fib::port::PortView;
 use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
@@ -76,7 +76,8 @@ impl fmt::Display for FlowTableReport {
 /// State of the control side, locked during each publication.
 pub(super) struct State {
     desired: Arc<DesiredState>,
-    ports: BTreeMap<PortId, PortProperties>,
+    /// Open ports, without their pods.
+    ports: BTreeMap<PortId, PortView>,
     /// Decision counters of generations that no worker uses any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
     endpoints: Endpoints,
@@ -153,7 +154,7 @@ impl Core {
     pub(super) fn add_port(
         &self,
         port: PortId,
-        properties: PortProperties,
+        view: PortView,
         link: Option<Link>,
         wait: &dyn Fn(&Core, Generation),
     ) {
@@ -162,20 +163,15 @@ impl Core {
         }
         self.shared.neighbors.forget_port(port);
         let mut state = self.state();
-        state.ports.insert(port, properties);
+        state.ports.insert(port, view);
         state.endpoints.add_port(port, link);
         self.publish(&mut state, None, wait);
     }
 
     /// Changes the properties of a port. The pod behind it, and its flows, stay.
-    pub(super) fn change_port(
-        &self,
-        port: PortId,
-        properties: PortProperties,
-        wait: &dyn Fn(&Core, Generation),
-    ) {
+    pub(super) fn change_port(&self, port: PortId, view: PortView, wait: &dyn Fn(&Core, Generation)) {
         let mut state = self.state();
-        state.ports.insert(port, properties);
+        state.ports.insert(port, view);
         self.publish(&mut state, None, wait);
     }
 
@@ -403,26 +399,4 @@ fn in_process(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-    use crate::dataplane::ConntrackSettings;
-
-    #[test]
-    fn a_wait_reports_the_late_workers_and_no_others() {
-        let conntrack = ConntrackSettings { flows_max: 1024, ..Default::default() };
-        let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
-        let core = Core::new(&settings, Instant::now()).unwrap();
-        let named = RefCell::new(vec![]);
-        core.publish(&mut core.state(), Some(DesiredState::default()), &|core, generation| {
-            core.shared.snapshot.register(WorkerId(1));
-            let on_late = |worker| {
-                named.borrow_mut().push(worker);
-                core.shared.snapshot.register(worker);
-            };
-            assert!(core.wait_for(generation, Duration::from_mins(1), on_late));
-        });
-        assert_eq!(named.into_inner(), [WorkerId(0), WorkerId(2)]);
-    }
-}
+mod tests;

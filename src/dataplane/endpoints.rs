@@ -36,7 +36,7 @@ pub(crate) struct Link {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct PodRecord {
+struct SavedPod {
     pod: crate::tables::PodName,
     port: PortId,
     link: Link,
@@ -48,7 +48,7 @@ struct PodRecord {
 struct PodsFile {
     /// [`Storage::id`] of the table that it belongs to.
     table: u64,
-    pods: Vec<PodRecord>,
+    pods: Vec<SavedPod>,
 }
 
 /// Pods of the previous process and of this one, on the control side.
@@ -56,10 +56,10 @@ struct PodsFile {
 pub(super) struct Endpoints {
     storage: Option<Storage>,
     links: BTreeMap<PortId, Link>,
-    awaited: Vec<PodRecord>,
+    awaited: Vec<SavedPod>,
     awaited_until_ms: u32,
     /// Content of the file; `None` where it is unknown.
-    written: Option<Vec<PodRecord>>,
+    written: Option<Vec<SavedPod>>,
 }
 
 impl Endpoints {
@@ -88,7 +88,7 @@ impl Endpoints {
         Some(self.storage.as_ref()?.directory().join("pods.json"))
     }
 
-    fn read(&self, next: Generation) -> io::Result<Vec<PodRecord>> {
+    fn read(&self, next: Generation) -> io::Result<Vec<SavedPod>> {
         let (Some(path), Some(storage)) = (self.path(), &self.storage) else { return Ok(Vec::new()) };
         let file = private_file_options().read(true).open(path)?;
         if !file.metadata()?.is_file() || file.metadata()?.nlink() != 1 {
@@ -97,7 +97,7 @@ impl Endpoints {
         let mut text = Vec::new();
         file.take(ENDPOINTS_BYTES_MAX).read_to_end(&mut text)?;
         let record: PodsFile = serde_json::from_slice(&text)?;
-        let is_sound = |pod: &PodRecord| {
+        let is_sound = |pod: &SavedPod| {
             pod.since < next && pod.port.index() < PORTS_MAX && pod.addresses.len() <= POD_ADDRESSES_MAX
         };
         if record.table != storage.id() || record.pods.len() > PORTS_MAX || !record.pods.iter().all(is_sound)
@@ -143,7 +143,7 @@ impl Endpoints {
         let mut since = BTreeMap::new();
         for pod in desired.pods.iter().filter(|pod| !there.contains(&pod.id)) {
             let link = self.links.get(&pod.port);
-            let is_back = |awaited: &PodRecord| {
+            let is_back = |awaited: &SavedPod| {
                 awaited.pod == pod.pod && awaited.addresses == pod.addresses && Some(&awaited.link) == link
             };
             since.extend(
@@ -174,7 +174,7 @@ impl Endpoints {
         } else if snapshot.layout_generation == snapshot.generation {
             let there = |pod: &super::PodAttachment| {
                 let port = snapshot.port(pod.port).filter(|port| port.attachment == pod.id)?;
-                Some(PodRecord {
+                Some(SavedPod {
                     pod: pod.pod.clone(),
                     port: pod.port,
                     link: self.links.get(&pod.port)?.clone(),
@@ -187,7 +187,7 @@ impl Endpoints {
         }
     }
 
-    fn write(&mut self, pods: Vec<PodRecord>) {
+    fn write(&mut self, pods: Vec<SavedPod>) {
         if self.written.as_ref() == Some(&pods) {
             return;
         }
@@ -228,12 +228,12 @@ mod tests {
         Link { interface: "veth-a".to_owned(), index, mac: Mac([2, 0, 0, 0, 0, 1]), namespace: 5 }
     }
 
-    fn record(pod: &str, port: u16, link: Link, address: &str) -> PodRecord {
+    fn record(pod: &str, port: u16, link: Link, address: &str) -> SavedPod {
         let (pod, addresses) = (PodName::new("default", pod), vec![address.parse().unwrap()]);
-        PodRecord { pod, port: PortId(port), link, addresses, since: Generation(3) }
+        SavedPod { pod, port: PortId(port), link, addresses, since: Generation(3) }
     }
 
-    fn awaiting(awaited: Vec<PodRecord>) -> Endpoints {
+    fn awaiting(awaited: Vec<SavedPod>) -> Endpoints {
         Endpoints { awaited, awaited_until_ms: 1000, ..Endpoints::default() }
     }
 

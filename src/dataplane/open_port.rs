@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::api::DataplaneApi;
 use super::engine::{Dataplane, OpenPort, worker_stuck};
-use super::fib::port::PortProperties;
+use super::fib::port::PortView;
 use super::neighbor::resolver::Resolver;
 use super::uplink::{self, Uplink};
 use super::worker::handoff;
@@ -17,13 +17,14 @@ use crate::netlink::Interface;
 use crate::xdp::{Binder, Mode, PortQueue, Program, XdpError, check_mtu, one_frame};
 
 impl Dataplane {
-    /// Opens the port `id` on an interface, and tells the workers through `announce` before they get its queues.
+    /// Opens the port `id` on an interface, and gives its view to `announce` before the workers get its
+    /// queues.
     pub(super) fn open_with_id(
         &self,
         ports: &mut BTreeMap<PortId, OpenPort>,
         id: PortId,
         spec: &PortSpec,
-        announce: impl FnOnce(PortProperties, &Interface),
+        announce: impl FnOnce(PortView, &Interface),
     ) -> Result<PortReport, PortError> {
         let interface = Interface::find(&spec.interface)?;
         if ports.values().any(|port| port.interface.index == interface.index) {
@@ -66,15 +67,11 @@ impl Dataplane {
         }
         let busy_poll = if self.prefer_busy_poll { enable_busy_poll(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
-        let properties = PortProperties {
-            kind: spec.kind,
-            vlan: spec.vlan.unwrap_or(0),
-            mtu: interface.mtu.min(65_535) as u16,
-            mac: uplink_port.as_ref().map(|uplink_port| uplink_port.mac),
-        };
-        announce(properties, &interface);
+        let nic = uplink_port.as_ref().map(|uplink_port| uplink_port.mac);
+        let mtu = interface.mtu.min(65_535) as u16;
+        announce(PortView::new(spec.kind, spec.vlan, mtu, nic), &interface);
         // Workers with a queue come first, so that a frame handed off to them finds a worker that sends it.
-        let accesses = handoff::accesses(self.core.workers(), queues, properties.mtu.into());
+        let accesses = handoff::accesses(self.core.workers(), queues, mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
             Self::send_command(mailbox, Command::Open(id, access))?;
         }

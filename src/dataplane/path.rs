@@ -243,16 +243,16 @@ fn neighbor(
 
 fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
     let Some(rules) = snapshot.rules() else { return [None, None] };
-    let gates = EffectiveAcls::between(flow, from, to);
-    let is_asked = matches!(to.policy_mode, PolicyMode::Tables { .. }) && gates.closed.is_none();
-    let own_node = (is_asked && from.is_node_address(flow.src)).then(|| PathSide {
+    let acls = EffectiveAcls::between(flow, from, to);
+    let is_evaluated = matches!(to.policy_mode, PolicyMode::Tables { .. }) && acls.closed.is_none();
+    let own_node = (is_evaluated && from.is_node_address(flow.src)).then(|| PathSide {
         verdict: Verdict::Allow,
         decided_by: RuleOrigin::OwnNode,
         peer_class: None,
         row: Vec::new(),
     });
-    let ask = |acl: Option<AclId>, peer| side(rules, acl?, peer, flow);
-    [ask(gates.egress, flow.dst), ask(gates.ingress, flow.src).or(own_node)]
+    let evaluate = |acl: Option<AclId>, peer| side(rules, acl?, peer, flow);
+    [evaluate(acls.egress, flow.dst), evaluate(acls.ingress, flow.src).or(own_node)]
 }
 
 fn side(rules: &Rules, acl: AclId, peer: Address, flow: &Flow) -> Option<PathSide> {

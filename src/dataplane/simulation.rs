@@ -11,7 +11,7 @@ use crossbeam::channel::bounded;
 
 use super::core::Core;
 use super::endpoints::Link;
-use super::fib::port::PortProperties;
+use super::fib::port::PortView;
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::Command;
@@ -82,7 +82,7 @@ impl Simulation {
         vlan: Option<u16>,
         mtu: u16,
     ) -> Result<SimulatedPort, PortError> {
-        self.open(PortProperties { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, self.workers.len())
+        self.open(PortView::new(kind, vlan, mtu, None), self.workers.len())
     }
 
     /// Opens an in-memory port with queues for the first `queues` workers only.
@@ -100,27 +100,26 @@ impl Simulation {
             "{queues} queues for {} workers",
             self.workers.len()
         );
-        self.open(PortProperties { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, queues)
+        self.open(PortView::new(kind, vlan, mtu, None), queues)
     }
 
     /// Opens an in-memory uplink whose NIC has this Ethernet address.
     pub fn open_uplink(&mut self, mac: Mac, vlan: Option<u16>, mtu: u16) -> Result<SimulatedPort, PortError> {
-        let properties =
-            PortProperties { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) };
-        self.open(properties, self.workers.len())
+        self.open(PortView::new(PortKind::Uplink, vlan, mtu, Some(mac)), self.workers.len())
     }
 
-    fn open(&mut self, properties: PortProperties, queues: usize) -> Result<SimulatedPort, PortError> {
+    fn open(&mut self, view: PortView, queues: usize) -> Result<SimulatedPort, PortError> {
         // Each port gets an interface of its own, which never changes its index.
         let number = self.ports.len() as u32;
         let mac = Mac([2, 0, 0, 0, 0, number as u8]);
         let link = Link { interface: format!("memory{number}"), index: number, mac, namespace: 0 };
         let (id, workers) = (self.core.free_port(Some(&link))?, self.workers.len());
-        self.core.add_port(id, properties, Some(link), &|_, _| {});
+        let mtu = view.mtu.into();
+        self.core.add_port(id, view, Some(link), &|_, _| {});
         let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
         let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
         let (queues, peers) = pairs?.into_iter().unzip();
-        let accesses = handoff::accesses(workers, queues, properties.mtu.into());
+        let accesses = handoff::accesses(workers, queues, mtu);
         for (worker, access) in self.workers.iter_mut().zip(accesses) {
             worker.open_port(id, access);
         }
@@ -158,9 +157,9 @@ impl Simulation {
     }
 
     /// Takes the neighbours on uplinks that workers have asked to resolve since the last call.
-    pub fn questions(&mut self) -> Vec<(PortId, IpAddr)> {
-        let questions = std::iter::from_fn(|| self.core.shared.solicit_queue.pop());
-        questions.map(|(port, address)| (port, unpack(address))).collect()
+    pub fn solicitations(&mut self) -> Vec<(PortId, IpAddr)> {
+        let solicitations = std::iter::from_fn(|| self.core.shared.solicit_queue.pop());
+        solicitations.map(|(port, address)| (port, unpack(address))).collect()
     }
 
     /// Publishes a desired state. Each worker observes it at its next step.

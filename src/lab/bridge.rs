@@ -20,14 +20,14 @@ const BRIDGE: &str = "br0";
 /// Pods connected by the kernel's bridge. Dropped, it moves their host ends back and sets them up.
 #[derive(Debug)]
 pub struct Bridge {
-    record: Journal,
+    journal: Journal,
     namespace: Namespace,
 }
 
 impl Bridge {
-    pub(super) fn up(record: &Journal) -> Result<Bridge, LabError> {
-        let namespace = Namespace::create(&record.bridge_netns(), &record.mark())?;
-        let bridge = Bridge { record: record.clone(), namespace };
+    pub(super) fn up(journal: &Journal) -> Result<Bridge, LabError> {
+        let namespace = Namespace::create(&journal.bridge_netns(), &journal.mark())?;
+        let bridge = Bridge { journal: journal.clone(), namespace };
         bridge.connect()?;
         Ok(bridge)
     }
@@ -43,7 +43,7 @@ impl Bridge {
     }
 
     fn connect(&self) -> Result<(), LabError> {
-        let names = move_host_ends(&self.record, &self.namespace)?;
+        let names = move_host_ends(&self.journal, &self.namespace)?;
         self.namespace.run(|| {
             let kernel = RouteSocket::open()?;
             kernel.add_bridge(BRIDGE)?;
@@ -57,13 +57,13 @@ impl Bridge {
         self.in_each_pod(|kernel, prefix| kernel.remove_link_route(POD_INTERFACE, prefix))?;
         self.namespace.run(|| {
             let kernel = RouteSocket::open()?;
-            for pod in &self.record.pods {
+            for pod in &self.journal.pods {
                 kernel.set_down(&pod.host_interface)?;
                 kernel.set_namespace(&pod.host_interface, outside.as_fd())?;
             }
             Ok::<(), NetlinkError>(())
         })??;
-        self.record.pods.iter().try_for_each(|pod| raise_host_end(&pod.host_interface))?;
+        self.journal.pods.iter().try_for_each(|pod| raise_host_end(&pod.host_interface))?;
         self.namespace.remove()
     }
 
@@ -71,8 +71,8 @@ impl Bridge {
         &self,
         change: impl Fn(&RouteSocket, IpNet) -> Result<(), NetlinkError> + Sync,
     ) -> Result<(), LabError> {
-        let prefixes = prefixes(&self.record);
-        for pod in &self.record.pods {
+        let prefixes = prefixes(&self.journal);
+        for pod in &self.journal.pods {
             let inside = Namespace::named(&pod.netns);
             inside.run(|| {
                 let kernel = RouteSocket::open()?;
@@ -87,19 +87,19 @@ impl Drop for Bridge {
     fn drop(&mut self) {
         if let Err(error) = self.disconnect() {
             // The teardown of the lab removes the rest, which the journal names.
-            eprintln!("lab {}: {error}", self.record.id);
+            eprintln!("lab {}: {error}", self.journal.id);
         }
     }
 }
 
 /// Returns the longest prefixes that contain all pods' addresses.
-fn prefixes(record: &Journal) -> [IpNet; 2] {
-    let v4 = record.pods.iter().map(|pod| pod.v4().to_bits());
-    let v6 = record.pods.iter().map(|pod| pod.v6().to_bits());
-    let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v4().to_bits()));
-    let common6 = v6.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v6().to_bits()));
+fn prefixes(journal: &Journal) -> [IpNet; 2] {
+    let v4 = journal.pods.iter().map(|pod| pod.v4().to_bits());
+    let v6 = journal.pods.iter().map(|pod| pod.v6().to_bits());
+    let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ journal.pods[0].v4().to_bits()));
+    let common6 = v6.clone().fold(0, |differ, address| differ | (address ^ journal.pods[0].v6().to_bits()));
     [
-        Ipv4Net::new_assert(record.pods[0].v4(), common4.leading_zeros() as u8).trunc().into(),
-        Ipv6Net::new_assert(record.pods[0].v6(), common6.leading_zeros() as u8).trunc().into(),
+        Ipv4Net::new_assert(journal.pods[0].v4(), common4.leading_zeros() as u8).trunc().into(),
+        Ipv6Net::new_assert(journal.pods[0].v6(), common6.leading_zeros() as u8).trunc().into(),
     ]
 }

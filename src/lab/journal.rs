@@ -58,7 +58,7 @@ impl Journal {
         for _ in 0..TRIES {
             let id = random_id();
             let pods = plan(&id, spec)?;
-            let record = Journal {
+            let journal = Journal {
                 id,
                 owner: Process::this(),
                 workers: spec.workers,
@@ -68,8 +68,8 @@ impl Journal {
                 pods,
                 processes: vec![],
             };
-            if record.write(RenameFlags::NOREPLACE)? {
-                return Ok(record);
+            if journal.write(RenameFlags::NOREPLACE)? {
+                return Ok(journal);
             }
         }
         Err(LabError::Plan(format!(
@@ -85,16 +85,16 @@ impl Journal {
         };
         let files = entries.filter_map(Result::ok).map(|entry| entry.path());
         let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
-        let (mut records, mut errors) = (vec![], vec![]);
+        let (mut journals, mut errors) = (vec![], vec![]);
         for file in files {
             match read(&file) {
-                Ok(Some(record)) => records.push(record),
+                Ok(Some(journal)) => journals.push(journal),
                 Ok(None) => (),
                 Err(error) => errors.push(error),
             }
         }
-        records.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok((records, errors))
+        journals.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok((journals, errors))
     }
 
     /// Reads the journal of one lab.
@@ -173,11 +173,11 @@ fn read(file: &Path) -> Result<Option<Journal>, LabError> {
         text => text.doing(|| format!("read {}", file.display()))?,
     };
     let wrong = |reason: String| LabError::Journal { file: file.display().to_string(), reason };
-    let record: Journal = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    if file_of(&record.id) == file {
-        Ok(Some(record))
+    let journal: Journal = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if file_of(&journal.id) == file {
+        Ok(Some(journal))
     } else {
-        Err(wrong(format!("it is of lab {}", record.id)))
+        Err(wrong(format!("it is of lab {}", journal.id)))
     }
 }
 

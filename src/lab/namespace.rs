@@ -68,7 +68,7 @@ impl Namespace {
         share_directory().doing(|| format!("prepare {DIRECTORY}"))?;
         on_a_thread(name, || {
             leave_namespace().doing(|| "make a network namespace".to_owned())?;
-            settle()?;
+            configure()?;
             let kernel = RouteSocket::open()?;
             kernel.set_alias("lo", mark)?;
             kernel.set_up("lo")?;
@@ -156,7 +156,7 @@ fn leave_namespace() -> rustix::io::Result<()> {
 }
 
 /// Changes settings of the calling thread's namespace. Interfaces that are made later inherit them.
-fn settle() -> Result<(), LabError> {
+fn configure() -> Result<(), LabError> {
     // ICMP sockets without privilege, for every group (icmp(7), ping_group_range).
     write_setting("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;
     for (setting, value) in

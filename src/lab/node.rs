@@ -18,14 +18,14 @@ use crate::netlink::RouteSocket;
 /// A namespace with the pods' host ends. Dropped, it is removed, which disconnects the pods.
 #[derive(Debug)]
 pub struct Node {
-    record: Journal,
+    journal: Journal,
     namespace: Namespace,
 }
 
 impl Node {
-    pub(super) fn up(record: &Journal) -> Result<Node, LabError> {
-        let namespace = Namespace::create(&record.node_netns(), &record.mark())?;
-        let node = Node { record: record.clone(), namespace };
+    pub(super) fn up(journal: &Journal) -> Result<Node, LabError> {
+        let namespace = Namespace::create(&journal.node_netns(), &journal.mark())?;
+        let node = Node { journal: journal.clone(), namespace };
         node.take_host_ends()?;
         Ok(node)
     }
@@ -52,7 +52,7 @@ impl Node {
         self.run(|| {
             write_setting("/proc/sys/net/ipv4/ip_forward", "1")?;
             let kernel = RouteSocket::open()?;
-            for pod in &self.record.pods {
+            for pod in &self.journal.pods {
                 let name = &pod.host_interface;
                 kernel.set_mac(name, gateway)?;
                 kernel.add_address(name, GATEWAY_V4.into())?;
@@ -65,7 +65,7 @@ impl Node {
     }
 
     fn take_host_ends(&self) -> Result<(), LabError> {
-        let names = move_host_ends(&self.record, &self.namespace)?;
+        let names = move_host_ends(&self.journal, &self.namespace)?;
         self.run(|| {
             for name in &names {
                 write_setting(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
@@ -80,7 +80,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         if let Err(error) = self.namespace.remove() {
             // The teardown of the lab removes the rest, which the journal names.
-            eprintln!("lab {}: {error}", self.record.id);
+            eprintln!("lab {}: {error}", self.journal.id);
         }
     }
 }

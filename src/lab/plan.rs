@@ -11,6 +11,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::LabError;
+use crate::control::protocol::PodRequest;
 use crate::dataplane::Mac;
 use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
 use crate::tables::PodName;
@@ -78,6 +79,15 @@ pub struct PodPlan {
 }
 
 impl PodPlan {
+    /// Request that attaches the pod to the port on its host interface.
+    pub fn pod_request(&self) -> PodRequest {
+        PodRequest {
+            port: self.host_interface.clone(),
+            addresses: self.addresses.clone(),
+            mac: Some(self.mac),
+        }
+    }
+
     /// First IPv4 address; the unspecified one without any.
     pub fn v4(&self) -> Ipv4Addr {
         let v4 = self.addresses.iter().find_map(|address| match address {

@@ -22,13 +22,13 @@ impl Pod {
     }
 
     /// Finds the pod `name` of namespace `default`, or `namespace/name`, in a lab.
-    pub fn of(record: &Journal, name: &str) -> Result<Pod, LabError> {
+    pub fn of(journal: &Journal, name: &str) -> Result<Pod, LabError> {
         let wanted = name.parse().map_err(LabError::Plan)?;
-        let found = record.pods.iter().find(|plan| plan.pod == wanted).cloned().map(Pod::new);
+        let found = journal.pods.iter().find(|plan| plan.pod == wanted).cloned().map(Pod::new);
         found.ok_or_else(|| LabError::NoPod {
-            lab: record.id.clone(),
+            lab: journal.id.clone(),
             pod: name.to_owned(),
-            pods: record.pods.iter().map(|plan| plan.pod.to_string()).collect::<Vec<_>>().join(", "),
+            pods: journal.pods.iter().map(|plan| plan.pod.to_string()).collect::<Vec<_>>().join(", "),
         })
     }
 

@@ -15,7 +15,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::error::Doing;
 use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
-use crate::control::protocol::{PodRequest, PortRequest};
+use crate::control::protocol::PortRequest;
 use crate::control::{Client, ClientError};
 use crate::dataplane::PortKind;
 use crate::ids::Generation;
@@ -64,7 +64,7 @@ impl Switch {
     pub fn start(lab: &mut Lab, spec: &SwitchSpec) -> Result<Switch, LabError> {
         let directory = lab.directory();
         let config = directory.join("palisade.toml");
-        let text = config_text(usize::from(lab.record().workers), spec)?;
+        let text = config_text(usize::from(lab.journal().workers), spec)?;
         fs::write(&config, text).doing(|| format!("write {}", config.display()))?;
         let log = log_file(&directory)?;
         let child = Command::new(&spec.program)
@@ -93,14 +93,8 @@ impl Switch {
     /// Adds a port for the pod, named after its host interface, and attaches the pod.
     pub fn attach(&self, pod: &Pod) -> Result<(), LabError> {
         let plan = pod.plan();
-        let port = PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: vec![] };
-        self.client.put_port(&plan.host_interface, &port)?;
-        let request = PodRequest {
-            port: plan.host_interface.clone(),
-            addresses: plan.addresses.clone(),
-            mac: Some(plan.mac),
-        };
-        self.client.put_pod(&plan.pod, &request)?;
+        self.client.put_port(&plan.host_interface, &PortRequest::of(PortKind::Pod))?;
+        self.client.put_pod(&plan.pod, &plan.pod_request())?;
         Ok(())
     }
 

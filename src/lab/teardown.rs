@@ -27,21 +27,21 @@ pub struct Teardown {
 /// were made to stay, or are of processes that ended without a teardown.
 pub fn clean(ids: &[String]) -> Result<Teardown, LabError> {
     require_root()?;
-    let (records, errors) = if ids.is_empty() {
+    let (journals, errors) = if ids.is_empty() {
         Journal::all()?
     } else {
         (ids.iter().map(|id| Journal::of(id)).collect::<Result<_, _>>()?, vec![])
     };
-    let mut removal =
+    let mut teardown =
         Teardown { errors: errors.iter().map(ToString::to_string).collect(), ..Teardown::default() };
-    for record in records {
-        if record.is_owned() {
-            removal.in_use.push(record.id);
+    for journal in journals {
+        if journal.is_owned() {
+            teardown.in_use.push(journal.id);
         } else {
-            remove(&record, &mut removal);
+            remove(&journal, &mut teardown);
         }
     }
-    Ok(removal)
+    Ok(teardown)
 }
 
 /// Fails unless the caller may make and remove labs.
@@ -50,42 +50,45 @@ pub fn require_root() -> Result<(), LabError> {
 }
 
 /// Removes one lab.
-pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
-    let failed_before = removal.errors.len();
+pub(super) fn remove(journal: &Journal, teardown: &mut Teardown) {
+    let failed_before = teardown.errors.len();
     let mut note =
-        |result: Result<(), LabError>| removal.errors.extend(result.err().map(|error| error.to_string()));
-    for process in &record.processes {
+        |result: Result<(), LabError>| teardown.errors.extend(result.err().map(|error| error.to_string()));
+    for process in &journal.processes {
         note(
             process
                 .kill()
                 .map_err(|source| LabError::Kernel { what: format!("end process {}", process.pid), source }),
         );
     }
-    let names =
-        record.pods.iter().map(|pod| pod.netns.clone()).chain([record.bridge_netns(), record.node_netns()]);
+    let names = journal
+        .pods
+        .iter()
+        .map(|pod| pod.netns.clone())
+        .chain([journal.bridge_netns(), journal.node_netns()]);
     let namespaces: Vec<Namespace> = names.map(|name| Namespace::named(&name)).collect();
     // Interfaces come first: the removal of a host end removes the pod's end at once, whatever still runs in
     // the pod.
-    for pod in &record.pods {
-        match remove_interface(&pod.host_interface, &record.mark()) {
+    for pod in &journal.pods {
+        match remove_interface(&pod.host_interface, &journal.mark()) {
             Ok(true) => (),
-            Ok(false) => removal.spared.push(format!("interface {}", pod.host_interface)),
-            Err(error) => removal.errors.push(error.to_string()),
+            Ok(false) => teardown.spared.push(format!("interface {}", pod.host_interface)),
+            Err(error) => teardown.errors.push(error.to_string()),
         }
     }
     // A switch that was killed leaves the pins of its BPF links.
     crate::xdp::sweep(&crate::dataplane::Settings::default().pin_directory);
     for namespace in namespaces {
-        match remove_namespace(&namespace, &record.mark()) {
+        match remove_namespace(&namespace, &journal.mark()) {
             Ok(true) => (),
-            Ok(false) => removal.spared.push(format!("network namespace {}", namespace.name())),
-            Err(error) => removal.errors.push(error.to_string()),
+            Ok(false) => teardown.spared.push(format!("network namespace {}", namespace.name())),
+            Err(error) => teardown.errors.push(error.to_string()),
         }
     }
-    if removal.errors.len() == failed_before {
-        match record.remove() {
-            Ok(()) => removal.removed.push(record.id.clone()),
-            Err(error) => removal.errors.push(error.to_string()),
+    if teardown.errors.len() == failed_before {
+        match journal.remove() {
+            Ok(()) => teardown.removed.push(journal.id.clone()),
+            Err(error) => teardown.errors.push(error.to_string()),
         }
     }
 }

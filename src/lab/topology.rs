@@ -18,7 +18,7 @@ use crate::netlink::{RouteSocket, Veth};
 /// A lab. Dropped, it is removed.
 #[derive(Debug)]
 pub struct Lab {
-    record: Journal,
+    journal: Journal,
 }
 
 impl Lab {
@@ -30,12 +30,12 @@ impl Lab {
     /// Makes a lab, and calls `made` for each pod after it is made.
     pub fn up_with(spec: &LabSpec, made: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
         require_root()?;
-        let lab = Lab { record: Journal::create(spec)? };
+        let lab = Lab { journal: Journal::create(spec)? };
         let directory = lab.directory();
         std::fs::create_dir_all(&directory)
             .map_err(|source| LabError::Kernel { what: format!("create {}", directory.display()), source })?;
-        for pod in &lab.record.pods {
-            make_pod(pod, &lab.record)?;
+        for pod in &lab.journal.pods {
+            make_pod(pod, &lab.journal)?;
             made(pod);
         }
         Ok(lab)
@@ -43,87 +43,87 @@ impl Lab {
 
     /// Id: six hexadecimal digits.
     pub fn id(&self) -> &str {
-        &self.record.id
+        &self.journal.id
     }
 
     /// Journal.
-    pub fn record(&self) -> &Journal {
-        &self.record
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Pods in the order of the specification.
     pub fn pods(&self) -> impl Iterator<Item = Pod> + '_ {
-        self.record.pods.iter().map(|plan| Pod::new(plan.clone()))
+        self.journal.pods.iter().map(|plan| Pod::new(plan.clone()))
     }
 
     /// Finds the pod `name` of namespace `default`, or `namespace/name`.
     pub fn pod(&self, name: &str) -> Result<Pod, LabError> {
-        Pod::of(&self.record, name)
+        Pod::of(&self.journal, name)
     }
 
     /// Directory for files that are removed with the lab.
     pub fn directory(&self) -> PathBuf {
-        self.record.directory()
+        self.journal.directory()
     }
 
     /// Connects the pods by the kernel's bridge until the returned guard is dropped.
     pub fn bridge(&self) -> Result<Bridge, LabError> {
-        Bridge::up(&self.record)
+        Bridge::up(&self.journal)
     }
 
     /// Moves the host ends of the pods to a node of the lab's own until the returned guard is dropped.
     pub fn node(&self) -> Result<Node, LabError> {
-        Node::up(&self.record)
+        Node::up(&self.journal)
     }
 
     /// Writes a process outside the lab's namespaces to the journal, so that the teardown ends it.
     pub fn note_process(&mut self, pid: u32) -> Result<(), LabError> {
-        self.record.processes.retain(Process::is_alive);
-        self.record.processes.extend(Process::find(pid));
-        self.record.update()
+        self.journal.processes.retain(Process::is_alive);
+        self.journal.processes.extend(Process::find(pid));
+        self.journal.update()
     }
 
     /// Keeps the lab until `palisade lab clean`.
     pub fn keep(mut self) -> Result<Journal, LabError> {
-        self.record.owner = None;
-        self.record.update()?;
-        let record = self.record.clone();
+        self.journal.owner = None;
+        self.journal.update()?;
+        let journal = self.journal.clone();
         std::mem::forget(self);
-        Ok(record)
+        Ok(journal)
     }
 
     /// Removes the lab, and returns the result.
     pub fn remove(self) -> Teardown {
-        let mut removal = Teardown::default();
-        remove(&self.record, &mut removal);
+        let mut teardown = Teardown::default();
+        remove(&self.journal, &mut teardown);
         std::mem::forget(self);
-        removal
+        teardown
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let mut removal = Teardown::default();
-        remove(&self.record, &mut removal);
-        for error in removal.errors {
-            eprintln!("lab {}: {error}", self.record.id);
+        let mut teardown = Teardown::default();
+        remove(&self.journal, &mut teardown);
+        for error in teardown.errors {
+            eprintln!("lab {}: {error}", self.journal.id);
         }
     }
 }
 
 /// Makes a pod. Its veth pair is made in its namespace, and the host end is marked before it leaves. So no
 /// interface outside is ever without the mark of its lab.
-fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
+fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
     let outside = current()?;
-    let mark = record.mark();
+    let mark = journal.mark();
     let namespace = Namespace::create(&pod.netns, &mark)?;
     namespace.run(|| {
         let kernel = RouteSocket::open()?;
         kernel.add_veth(&Veth {
             names: [POD_INTERFACE, &pod.host_interface],
             mac: pod.mac,
-            queues: record.workers,
-            mtu: record.mtu,
+            queues: journal.workers,
+            mtu: journal.mtu,
         })?;
         kernel.set_alias(&pod.host_interface, &mark)?;
         kernel.set_namespace(&pod.host_interface, outside.as_fd())
@@ -135,7 +135,7 @@ fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
         for address in &pod.addresses {
             kernel.add_address(POD_INTERFACE, *address)?;
         }
-        for (prefix, gateway, mtu) in routes(record) {
+        for (prefix, gateway, mtu) in routes(journal) {
             kernel.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu)?;
         }
         Ok(())
@@ -144,12 +144,12 @@ fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
 
 /// Returns the routes of a pod, with their gateways and MTUs: default routes, and routes to the other pods
 /// where packets to the outside are to be shorter.
-fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
+fn routes(journal: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     let gateway = |prefix: IpNet| -> IpAddr {
         if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
     };
     let everywhere: [IpNet; 2] = [Ipv4Net::default().into(), Ipv6Net::default().into()];
-    let outside = record.outside.as_ref();
+    let outside = journal.outside.as_ref();
     let pods = outside.into_iter().flat_map(|outside| outside.pods).map(|prefix| (prefix.trunc(), None));
     let all = everywhere.map(|prefix| (prefix, outside.map(|outside| outside.mtu)));
     all.into_iter().chain(pods).map(|(prefix, mtu)| (prefix, gateway(prefix), mtu)).collect()

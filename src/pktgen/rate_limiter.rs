@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_rate_makes_so_many_frames_due_in_a_second_and_two_generators_share_it() {
-        let pace = RateLimiter::of(1000.0, 1);
-        assert_eq!((pace.due(0, 0), pace.due(999_999_999, 0)), (1, 1000));
+        let limiter = RateLimiter::of(1000.0, 1);
+        assert_eq!((limiter.due(0, 0), limiter.due(999_999_999, 0)), (1, 1000));
         assert_eq!(RateLimiter::of(1000.0, 2).due(999_999_999, 0), 500);
-        assert_eq!((pace.when(0), pace.when(10)), (0, 10_000_000));
+        assert_eq!((limiter.when(0), limiter.when(10)), (0, 10_000_000));
         assert_eq!(RateLimiter::Max.due(0, 7), u64::MAX);
     }
 
@@ -124,9 +124,12 @@ mod tests {
 
     #[test]
     fn a_recording_is_due_as_it_was_recorded_round_after_round() {
-        let pace = RateLimiter::Recorded([0, 100, 100, 300].into());
-        assert_eq!([pace.due(0, 0), pace.due(99, 1), pace.due(100, 1), pace.due(299, 3)], [1, 1, 3, 3]);
-        assert_eq!([pace.due(300, 3), pace.due(300, 4), pace.due(375, 4)], [4, 4, 5]);
-        assert_eq!([pace.when(3), pace.when(4), pace.when(5)], [300, 375, 475]);
+        let limiter = RateLimiter::Recorded([0, 100, 100, 300].into());
+        assert_eq!(
+            [limiter.due(0, 0), limiter.due(99, 1), limiter.due(100, 1), limiter.due(299, 3)],
+            [1, 1, 3, 3]
+        );
+        assert_eq!([limiter.due(300, 3), limiter.due(300, 4), limiter.due(375, 4)], [4, 4, 5]);
+        assert_eq!([limiter.when(3), limiter.when(4), limiter.when(5)], [300, 375, 475]);
     }
 }

@@ -66,7 +66,7 @@ pub struct Setup {
 
 /// Open sockets and their content. Dropped, it detaches its programs from the interfaces.
 pub struct Session {
-    lanes: Vec<Lane>,
+    senders: Vec<Sender>,
     receiver: Receiver,
     flows: u32,
     /// Most frames of a trial.
@@ -76,7 +76,7 @@ pub struct Session {
 }
 
 /// Link end and frame source of one sending thread.
-struct Lane {
+struct Sender {
     wire: LinkEnd,
     source: AnySource,
 }
@@ -163,37 +163,37 @@ impl Session {
     ) -> Result<Session, PktgenError> {
         let stamped = matches!(receiver, Receiver::Measure { .. });
         let of = wires.len() as u32;
-        let lane = |(wire, number)| Lane::new(wire, content, stamped, Share { number, of });
-        let lanes = wires.into_iter().zip(0..).map(lane).collect::<Result<_, _>>()?;
+        let sender = |(wire, number)| Sender::new(wire, content, stamped, Share { number, of });
+        let senders = wires.into_iter().zip(0..).map(sender).collect::<Result<_, _>>()?;
         let (flows, frames, recorded) = match content {
             Content::Generated(traffic) => (traffic.flows, u64::MAX, None),
             Content::Replay(replay) => (1, replay.frames(), Some(replay.recording.clone())),
         };
-        Ok(Session { lanes, receiver, flows, frames, recorded, cores })
+        Ok(Session { senders, receiver, flows, frames, recorded, cores })
     }
 
     /// Sends at one rate for one time, waits for what is still under way, and counts. Ends early when `stop`
     /// is set.
     pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<Trial, PktgenError> {
-        let Session { lanes, receiver, flows, frames, recorded, cores } = self;
+        let Session { senders, receiver, flows, frames, recorded, cores } = self;
         let until = Until { elapsed_ns: time.as_nanos() as u64, frames: *frames };
-        let pace = match (rate, recorded) {
+        let limiter = match (rate, recorded) {
             (Rate::Recorded, Some(recording)) => RateLimiter::Recorded(recording.times().into()),
             (Rate::Recorded, None) => {
                 let sentence = "generated frames have no recorded speed: give --rate";
                 return Err(PktgenError::Traffic(sentence.to_owned()));
             }
             (Rate::Max, _) => RateLimiter::Max,
-            (Rate::PerSecond(rate), _) => RateLimiter::of(rate, lanes.len()),
+            (Rate::PerSecond(rate), _) => RateLimiter::of(rate, senders.len()),
         };
-        let receiving_core = cores.get(lanes.len()).copied();
-        let mut send = || send_all(lanes, &pace, until, cores, stop);
+        let receiving_core = cores.get(senders.len()).copied();
+        let mut send = || send_all(senders, &limiter, until, cores, stop);
         let (sent, received) = match receiver {
             Receiver::Nothing => (send()?, None),
             Receiver::Count(counter) => {
                 let before = dropped(counter)?;
                 let sent = send()?;
-                settle(sent.frames, || Ok(dropped(counter)?.frames - before.frames))?;
+                wait_for_arrival(sent.frames, || Ok(dropped(counter)?.frames - before.frames))?;
                 let after = dropped(counter)?;
                 let (frames, bytes) = (after.frames - before.frames, after.bytes - before.bytes);
                 (sent, Some(Received { frames, bytes, measured: None }))
@@ -204,7 +204,7 @@ impl Session {
                 (sent, Some(Received { frames, bytes, measured: Some(measured) }))
             }
         };
-        let new_flows = lanes.iter().map(|lane| lane.source.opened()).sum();
+        let new_flows = senders.iter().map(|sender| sender.source.opened()).sum();
         let rate = match rate {
             Rate::Max | Rate::Recorded => None,
             Rate::PerSecond(rate) => Some(rate),
@@ -232,8 +232,8 @@ impl Trial {
     }
 }
 
-impl Lane {
-    fn new(wire: LinkEnd, content: &Content, stamped: bool, share: Share) -> Result<Lane, PktgenError> {
+impl Sender {
+    fn new(wire: LinkEnd, content: &Content, stamped: bool, share: Share) -> Result<Sender, PktgenError> {
         let source = match content {
             Content::Generated(traffic) => {
                 AnySource::Generated(Box::new(Generated::new(traffic, stamped, share)?))
@@ -248,7 +248,7 @@ impl Lane {
             }
             Content::Replay(replay) => AnySource::Replayed(Replayed::new(replay)),
         };
-        Ok(Lane { wire, source })
+        Ok(Sender { wire, source })
     }
 }
 
@@ -300,21 +300,21 @@ fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
 
 /// Runs every sender on a thread of its own.
 fn send_all(
-    lanes: &mut [Lane],
-    pace: &RateLimiter,
+    senders: &mut [Sender],
+    limiter: &RateLimiter,
     until: Until,
     cores: &[usize],
     stop: &AtomicBool,
 ) -> Result<Sent, PktgenError> {
     thread::scope(|scope| {
-        let threads: Vec<_> = lanes
+        let threads: Vec<_> = senders
             .iter_mut()
             .enumerate()
-            .map(|(number, lane)| {
+            .map(|(number, sender)| {
                 let core = cores.get(number).copied();
                 scope.spawn(move || {
                     pin(core)?;
-                    sender::send(&mut lane.wire, &mut lane.source, pace, until, stop)
+                    sender::send(&mut sender.wire, &mut sender.source, limiter, until, stop)
                 })
             })
             .collect();
@@ -339,7 +339,7 @@ fn measure(
             Ok(receiver::receive(wires, flows, &end, &progress))
         });
         let sent = send().and_then(|sent| {
-            settle(sent.frames, || Ok(progress.frames()))?;
+            wait_for_arrival(sent.frames, || Ok(progress.frames()))?;
             Ok(sent)
         });
         end.store(true, Ordering::Relaxed);
@@ -350,7 +350,10 @@ fn measure(
 }
 
 /// Waits until every sent frame has arrived, or no more frames arrive.
-fn settle(sent: u64, mut come: impl FnMut() -> Result<u64, PktgenError>) -> Result<(), PktgenError> {
+fn wait_for_arrival(
+    sent: u64,
+    mut come: impl FnMut() -> Result<u64, PktgenError>,
+) -> Result<(), PktgenError> {
     let start = Instant::now();
     let (mut last, mut since) = (come()?, start);
     while last < sent && since.elapsed() < QUIET && start.elapsed() < SETTLE_MAX {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_account_gives_back_its_own_frames_by_both_ways_and_no_others() {
+    fn a_closed_queue_id_gives_back_its_own_frames_by_both_ways_and_no_others() {
         let mut queue_ids = QueueIds::default();
         let (ours, other) = (queue_ids.open().unwrap(), queue_ids.open().unwrap());
         let mut ownership = FrameOwnership::new(8);

@@ -135,14 +135,14 @@ impl PortQueue {
         taken.packets
     }
 
-    /// Lends frames from the end of `free` to the fill ring, up to a fill target of `level` frames in fill
+    /// Lends frames from the end of `free` to the fill ring, up to a fill target of `fill_target` frames in fill
     /// and rx ring, at most [`RING_SLOTS`]. Returns the number of lent frames.
     #[inline]
-    pub fn refill(&mut self, umem: &mut Umem, free: &mut Vec<Frame>, level: usize) -> usize {
+    pub fn refill(&mut self, umem: &mut Umem, free: &mut Vec<Frame>, fill_target: usize) -> usize {
         self.check(umem);
         let mut lent = 0;
         loop {
-            let missing = level.min(RING_SLOTS).saturating_sub(self.receiving);
+            let missing = fill_target.min(RING_SLOTS).saturating_sub(self.receiving);
             let count = match &mut self.rings {
                 Rings::Socket(socket) => socket.refill(umem, self.queue_id, free, missing),
                 Rings::Memory(rings) => rings.refill(umem, self.queue_id, free, missing),

@@ -84,7 +84,7 @@ impl XskSocket {
                 Err(error) => io_source(&error),
             };
             if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() > deadline {
-                return Err(refusal(&error, interface, queue));
+                return Err(bind_error(&error, interface, queue));
             }
             thread::sleep(RELEASE_POLL);
         };
@@ -238,7 +238,7 @@ impl XskSocket {
         let (packets, count) = fitting(frames, wanted.min(self.tx.nb_free(wanted as u32) as usize));
         let mut at = 0;
         for mut frame in frames.drain(..packets) {
-            umem.area.settle(&mut frame);
+            umem.area.move_behind_headroom(&mut frame);
             let mut options = if frame.is_multi_buffer() { XDP_PKT_CONTD } else { 0 };
             if let Some((start, field)) = frame.checksum_left() {
                 umem.area.write_checksum_request(&frame, start, field);
@@ -313,7 +313,7 @@ fn describe_rest(umem: &mut Umem, queue_id: QueueId, head: &Frame, mut at: usize
     let Umem { area, ownership, templates, scratch, .. } = umem;
     let last = at + head.frames() - 2;
     for mut frame in area.followers(head) {
-        area.settle(&mut frame);
+        area.move_behind_headroom(&mut frame);
         scratch[at] = described(area, templates, &frame, if at < last { XDP_PKT_CONTD } else { 0 });
         ownership.lend(frame.index(), queue_id, Direction::Transmit);
         at += 1;
@@ -340,7 +340,7 @@ fn part(descriptor: &FrameDesc) -> u64 {
     index as u64 | ((descriptor.addr() % FRAME_BYTES) as u64) << 32 | (len as u64) << 48 | goes_on
 }
 
-fn refusal(error: &std::io::Error, interface: &Interface, queue: u16) -> XdpError {
+fn bind_error(error: &std::io::Error, interface: &Interface, queue: u16) -> XdpError {
     let name = interface.name.clone();
     match error.raw_os_error() {
         Some(libc::EBUSY) => XdpError::QueueTaken { interface: name, queue },

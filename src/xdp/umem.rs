@@ -201,11 +201,11 @@ mod tests {
         umem.write(frame, b"addresses, type and payload").unwrap();
         frame.grow_head(4).unwrap();
         umem.data_mut(frame)[..4].copy_from_slice(b"tag ");
-        umem.area.settle(frame);
+        umem.area.move_behind_headroom(frame);
         assert_eq!(frame.headroom(), XDP_HEADROOM_BYTES);
         assert_eq!(umem.data(frame), b"tag addresses, type and payload");
         frame.shrink_head(4).unwrap();
-        umem.area.settle(frame);
+        umem.area.move_behind_headroom(frame);
         assert_eq!(umem.data(frame), b"addresses, type and payload");
     }
 

@@ -171,7 +171,7 @@ impl UmemArea {
 
     /// Moves the packet right behind the headroom, where the kernel transmits from, unless it is there.
     #[inline]
-    pub(super) fn settle(&self, frame: &mut Frame) {
+    pub(super) fn move_behind_headroom(&self, frame: &mut Frame) {
         self.check(frame);
         if frame.headroom() == XDP_HEADROOM_BYTES {
             return;

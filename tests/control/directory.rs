@@ -1,4 +1,4 @@
-//! Watched policy directory on a fake engine: edits in place, renames, volume mounts, and broken files.
+//! Watched policy directory on a fake dataplane: edits in place, renames, volume mounts, and broken files.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Rig {
     scratch: Scratch,
     directory: PolicyDirectory,
-    engine: Arc<FakeDataplane>,
+    dataplane: Arc<FakeDataplane>,
     switch: Arc<Switch>,
 }
 
@@ -43,11 +43,11 @@ impl Rig {
     fn at(scratch: Scratch, root: &Path) -> Rig {
         let config = Policy { directory: Some(root.to_owned()), ..Policy::default() };
         let mut directory = PolicyDirectory::of(&config).unwrap();
-        let (engine, switch) = switch(SwitchSettings::default());
+        let (dataplane, switch) = switch(SwitchSettings::default());
         let tables = directory.load().unwrap().tables;
         switch.replace_tables(tables, PolicyOrigin::directory(root), CoverageCheck::Require).unwrap();
         directory.started(&switch);
-        Rig { scratch, directory, engine, switch }
+        Rig { scratch, directory, dataplane, switch }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -78,22 +78,22 @@ impl Rig {
 
     /// Errors of the rejected reload, equal to those of the status. The tables stay as they are.
     fn rejected(&mut self) -> String {
-        let before = self.engine.publications();
+        let before = self.dataplane.publications();
         let Reload::Rejected(errors) = self.outcome() else { panic!("not rejected") };
         assert_eq!(self.switch.status().rejected_reload.unwrap().errors, errors);
-        assert_eq!(self.engine.publications(), before, "the tables stay");
+        assert_eq!(self.dataplane.publications(), before, "the tables stay");
         errors.join("\n")
     }
 
     /// Asserts that polls change nothing for a while in which a mistake would show.
     fn stays(&mut self) {
-        let before = self.engine.publications();
+        let before = self.dataplane.publications();
         for _ in 0..30 {
             let outcome = self.directory.turn(false, &self.switch);
             assert!(matches!(outcome, Reload::NotDue), "{outcome:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(self.engine.publications(), before);
+        assert_eq!(self.dataplane.publications(), before);
     }
 
     fn pods(&self) -> Vec<String> {

@@ -46,8 +46,8 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().close_port(port)
     }
 
-    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
-        Ok(self.0.lock().unwrap().publish(world))
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+        Ok(self.0.lock().unwrap().publish(desired))
     }
 
     fn counters(&self) -> Counters {
@@ -81,7 +81,7 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 6379}]}]
 fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
     let settings =
         Settings { cores: vec![0], frames_per_worker: 1024, huge_pages: false, ..Settings::default() };
-    let engine = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
+    let dataplane = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
     let route = |prefix: &str, next_hop: Option<&str>| PortRoute {
         prefix: prefix.parse().unwrap(),
         port: "eth0".to_owned(),
@@ -93,7 +93,7 @@ fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
         routes: vec![route("10.2.0.0/16", Some("192.0.2.2")), route("192.0.2.0/24", None)],
         ..SwitchSettings::default()
     };
-    let switch = Switch::new(engine.clone(), settings);
+    let switch = Switch::new(dataplane.clone(), settings);
     for (name, address) in [("db", "10.1.0.2"), ("web", "10.1.0.3")] {
         let port = format!("veth-{name}");
         switch.put_port(&port, &pod_port()).unwrap();
@@ -102,7 +102,7 @@ fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
     let tables =
         load_sources(&[Source::new("objects.yaml", OBJECTS)], &LoadOptions::default()).unwrap().tables;
     switch.put_tables(tables).unwrap();
-    (engine, Arc::new(switch))
+    (dataplane, Arc::new(switch))
 }
 
 fn address(text: &str) -> IpAddr {
@@ -145,7 +145,7 @@ fn a_path_between_pods_names_ports_rules_mtu_and_neighbour() {
 
 #[test]
 fn an_address_without_a_route_is_not_allowed() {
-    let (engine, switch) = switch();
+    let (dataplane, switch) = switch();
     let report = explain(&switch, "default/web", "198.51.100.1", 80);
     assert_eq!((report.verdict, report.dropped), (Verdict::Deny, Some(DropReason::NoRoute)));
     assert!(report.to_string().starts_with("deny (no-route): TCP 10.1.0.3"), "{report}");
@@ -172,7 +172,7 @@ fn an_address_without_a_route_is_not_allowed() {
     );
     assert!(text.contains("pod default/far is not attached to this switch"), "{text}");
     let uplink = switch.ports().iter().find(|port| port.name == "eth0").unwrap().report.id;
-    engine.0.lock().unwrap().resolve(uplink, address("192.0.2.2"), Some(Mac([2, 0, 0, 0, 0, 7])));
+    dataplane.0.lock().unwrap().resolve(uplink, address("192.0.2.2"), Some(Mac([2, 0, 0, 0, 0, 7])));
     let text = explain(&switch, "default/web", "default/far", 80).to_string();
     assert!(text.contains("192.0.2.2 has the Ethernet address 02:00:00:00:00:07"), "{text}");
 

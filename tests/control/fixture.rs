@@ -20,7 +20,7 @@ use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Ve
 /// Those that begin with `stuck` do not close.
 #[derive(Default)]
 pub(crate) struct FakeDataplane {
-    pub(crate) worlds: Mutex<Vec<DesiredState>>,
+    pub(crate) published: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
     /// Lock that publications wait for.
@@ -30,12 +30,12 @@ pub(crate) struct FakeDataplane {
 }
 
 impl FakeDataplane {
-    pub(crate) fn world(&self) -> DesiredState {
-        self.worlds.lock().unwrap().last().cloned().unwrap()
+    pub(crate) fn desired(&self) -> DesiredState {
+        self.published.lock().unwrap().last().cloned().unwrap()
     }
 
     pub(crate) fn publications(&self) -> usize {
-        self.worlds.lock().unwrap().len()
+        self.published.lock().unwrap().len()
     }
 }
 
@@ -70,11 +70,11 @@ impl DataplaneApi for FakeDataplane {
         Ok(())
     }
 
-    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
         let _may_publish = self.publishing.lock().unwrap();
-        let mut worlds = self.worlds.lock().unwrap();
-        worlds.push(world);
-        let generation = Generation(worlds.len() as u32);
+        let mut published = self.published.lock().unwrap();
+        published.push(desired);
+        let generation = Generation(published.len() as u32);
         if self.is_late.load(Ordering::Relaxed) {
             return Err(NotTaken { generation, workers: vec![WorkerId(1)] });
         }
@@ -126,11 +126,11 @@ impl DataplaneApi for FakeDataplane {
     }
 }
 
-/// Starts a switch on a fake engine.
+/// Starts a switch on a fake dataplane.
 pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeDataplane>, Arc<Switch>) {
-    let engine = Arc::new(FakeDataplane::default());
-    let switch = Switch::new(engine.clone(), settings);
-    (engine, Arc::new(switch))
+    let dataplane = Arc::new(FakeDataplane::default());
+    let switch = Switch::new(dataplane.clone(), settings);
+    (dataplane, Arc::new(switch))
 }
 
 /// Temporary directory, removed on drop.
@@ -158,9 +158,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Switch on a fake engine with its control socket.
+/// Switch on a fake dataplane with its control socket.
 pub(crate) struct Served {
-    pub(crate) engine: Arc<FakeDataplane>,
+    pub(crate) dataplane: Arc<FakeDataplane>,
     pub(crate) client: Client,
     pub(crate) scratch: Scratch,
     _server: Server,
@@ -169,10 +169,10 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn start() -> Served {
         let scratch = Scratch::new();
-        let (engine, switch) = switch(SwitchSettings::default());
+        let (dataplane, switch) = switch(SwitchSettings::default());
         let socket = scratch.0.join("control.sock");
         let server = Server::start(&socket, 0o660, switch).unwrap();
-        Served { engine, client: Client::new(socket), scratch, _server: server }
+        Served { dataplane, client: Client::new(socket), scratch, _server: server }
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -185,7 +185,7 @@ pub(crate) fn pod(name: &str) -> PodName {
 }
 
 pub(crate) fn pod_port() -> PortRequest {
-    PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: Vec::new() }
+    PortRequest::of(PortKind::Pod)
 }
 
 pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {

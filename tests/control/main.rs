@@ -8,6 +8,7 @@ mod fixture;
 mod fuzz;
 #[path = "../common/fuzz_input.rs"]
 mod fuzz_input;
+mod protocol;
 #[path = "../common/small_tables.rs"]
 mod small_tables;
 mod socket;

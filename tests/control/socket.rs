@@ -75,14 +75,14 @@ fn every_verb_works_through_the_client() {
     assert!(client.pods().unwrap().is_empty() && client.ports().unwrap().is_empty());
     client.delete_tables().unwrap();
     assert!(!client.tables().unwrap().loaded);
-    assert!(served.engine.world().tables.is_none());
+    assert!(served.dataplane.desired().tables.is_none());
 }
 
 #[test]
 fn every_error_is_a_problem_with_its_status() {
     let served = Served::start();
     let socket = served.socket();
-    let before = served.engine.publications();
+    let before = served.dataplane.publications();
     problem(socket, 404, "GET", "/", "");
     problem(socket, 404, "GET", "/v2/status", "");
     problem(socket, 404, "GET", "/v1/tables/document", "");
@@ -112,7 +112,7 @@ fn every_error_is_a_problem_with_its_status() {
     problem(socket, 422, "PUT", "/v1/ports/absent", r#"{"kind":"pod"}"#);
     problem(socket, 404, "PUT", "/v1/pods/default/db", r#"{"port":"nowhere","addresses":["10.1.0.2"]}"#);
     problem(socket, 422, "PUT", "/v1/pods/default/a%2Fb", r#"{"port":"p","addresses":["10.1.0.2"]}"#);
-    assert_eq!(served.engine.publications(), before, "an error changed something");
+    assert_eq!(served.dataplane.publications(), before, "an error changed something");
 }
 
 #[test]
@@ -220,8 +220,11 @@ fn clients_at_once_all_get_their_way() {
     let changes = 1 + 8 * 5 * 4;
     assert_eq!(served.client.status().unwrap().generation, Generation(changes), "one publication a change");
     let ids: Vec<_> = {
-        let worlds = served.engine.worlds.lock().unwrap();
-        worlds.iter().flat_map(|world| world.pods.iter().map(|pod| (pod.id, pod.pod.clone()))).collect()
+        let published = served.dataplane.published.lock().unwrap();
+        published
+            .iter()
+            .flat_map(|desired| desired.pods.iter().map(|pod| (pod.id, pod.pod.clone())))
+            .collect()
     };
     let distinct: std::collections::BTreeSet<_> = ids.iter().map(|(id, _)| id).collect();
     let pairs: std::collections::BTreeSet<_> = ids.iter().collect();
@@ -231,7 +234,7 @@ fn clients_at_once_all_get_their_way() {
 #[test]
 fn reads_are_answered_while_a_change_waits_for_the_workers() {
     let served = Served::start();
-    let workers_busy = served.engine.publishing.lock().unwrap();
+    let workers_busy = served.dataplane.publishing.lock().unwrap();
     std::thread::scope(|scope| {
         let change = scope.spawn(|| served.client.put_tables(&small_tables("10.1.0.2")).unwrap());
         for _ in 0..20 {
@@ -248,8 +251,8 @@ fn reads_are_answered_while_a_change_waits_for_the_workers() {
 fn reads_are_answered_while_many_changes_wait_for_the_workers() {
     const CLIENTS: usize = 100;
     let served = Served::start();
-    let before = served.engine.publications();
-    let workers_busy = served.engine.publishing.lock().unwrap();
+    let before = served.dataplane.publications();
+    let workers_busy = served.dataplane.publishing.lock().unwrap();
     std::thread::scope(|scope| {
         let change = |i| {
             let client = &served.client;
@@ -262,17 +265,17 @@ fn reads_are_answered_while_many_changes_wait_for_the_workers() {
         drop(workers_busy);
         changes.into_iter().for_each(|change| _ = change.join().unwrap());
     });
-    assert_eq!(served.engine.publications() - before, CLIENTS, "one publication a change");
+    assert_eq!(served.dataplane.publications() - before, CLIENTS, "one publication a change");
 }
 
 #[test]
 fn a_stop_lets_a_change_end_that_waits_for_the_workers() {
     let scratch = Scratch::new();
     let socket = scratch.0.join("control.sock");
-    let (engine, switch) = switch(SwitchSettings::default());
+    let (dataplane, switch) = switch(SwitchSettings::default());
     let server = Server::start(&socket, 0o660, switch.clone()).unwrap();
     let client = Client::new(&socket);
-    let workers_busy = engine.publishing.lock().unwrap();
+    let workers_busy = dataplane.publishing.lock().unwrap();
     std::thread::scope(|scope| {
         let change = scope.spawn(|| client.put_tables(&small_tables("10.1.0.2")));
         for _ in 0..20 {
@@ -395,7 +398,7 @@ fn a_bound_socket_lets_requests_wait_until_it_is_served() {
 fn a_stop_does_not_wait_for_clients_that_say_nothing() {
     let scratch = Scratch::new();
     let socket = scratch.0.join("control.sock");
-    let (engine, switch) = switch(SwitchSettings::default());
+    let (dataplane, switch) = switch(SwitchSettings::default());
     let server = Server::start(&socket, 0o660, switch.clone()).unwrap();
     let mut silent = UnixStream::connect(&socket).unwrap();
     silent.write_all(b"PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n").unwrap();
@@ -410,5 +413,5 @@ fn a_stop_does_not_wait_for_clients_that_say_nothing() {
     assert!(!socket.exists());
     assert_eq!(Arc::strong_count(&switch), 1, "the server still holds the switch");
     drop(switch);
-    assert_eq!(Arc::strong_count(&engine), 1);
+    assert_eq!(Arc::strong_count(&dataplane), 1);
 }

@@ -73,7 +73,7 @@ fn pods_have_their_queues_mtu_addresses_and_routes_and_the_host_end_has_nothing(
     assert!(host.contains("numtxqueues 2") && host.contains("numrxqueues 2"), "{host}");
     assert!(host.contains("mtu 3000") && host.contains("LOWER_UP"), "{host}");
     assert!(!host.contains("inet"), "{host}");
-    assert!(host.contains(&lab.record().mark()), "{host}");
+    assert!(host.contains(&lab.journal().mark()), "{host}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_lab_that_cannot_stand_leaves_nothing() {
     assert!(matches!(result.unwrap_err(), LabError::Kernel { .. }));
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0].contains(&foreign), "what is not the lab's stays: {left:?}");
-    assert!(before.iter().all(|record| Journal::of(&record.id).is_ok() || !record.is_owned()));
+    assert!(before.iter().all(|journal| Journal::of(&journal.id).is_ok() || !journal.is_owned()));
 }
 
 /// Child process that the next test starts and kills.
@@ -235,13 +235,13 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
     run(&["ip", "link", "add", &foreign[1], "type", "bridge"]);
     let neighbour = lab(&["a"], 1);
 
-    let removal = clean(std::slice::from_ref(&id)).unwrap();
+    let teardown = clean(std::slice::from_ref(&id)).unwrap();
     let left = traces(&id);
     run(&["ip", "netns", "del", &foreign[0]]);
     run(&["ip", "link", "del", &foreign[1]]);
 
-    assert_eq!(removal.removed, std::slice::from_ref(&id));
-    assert_eq!(removal.errors, Vec::<String>::new());
+    assert_eq!(teardown.removed, std::slice::from_ref(&id));
+    assert_eq!(teardown.errors, Vec::<String>::new());
     assert!(left.iter().all(|line| foreign.iter().any(|name| line.contains(name))), "{left:?}");
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(!processes.iter().any(palisade::lab::Process::is_alive), "ended with the lab");
@@ -252,9 +252,9 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
 #[test]
 fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
     let Some(_beside_others) = beside_others() else { return };
-    let record = lab(&["a"], 1).keep().unwrap();
-    assert!(!record.is_owned());
-    let (netns, interface) = (&record.pods[0].netns, &record.pods[0].host_interface);
+    let journal = lab(&["a"], 1).keep().unwrap();
+    assert!(!journal.is_owned());
+    let (netns, interface) = (&journal.pods[0].netns, &journal.pods[0].host_interface);
     run(&["ip", "netns", "del", netns]);
     // The kernel removes the veth pair with the namespace, with a delay.
     while run(&["ip", "-o", "link"]).contains(interface) {
@@ -262,10 +262,10 @@ fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
     }
     run(&["ip", "netns", "add", netns]);
     run(&["ip", "link", "add", interface, "type", "bridge"]);
-    let removal = clean(std::slice::from_ref(&record.id)).unwrap();
+    let teardown = clean(std::slice::from_ref(&journal.id)).unwrap();
     run(&["ip", "netns", "del", netns]);
     run(&["ip", "link", "del", interface]);
-    assert_eq!(removal.spared, [format!("interface {interface}"), format!("network namespace {netns}")]);
-    assert_eq!(removal.removed, std::slice::from_ref(&record.id));
-    assert_eq!(traces(&record.id), Vec::<String>::new());
+    assert_eq!(teardown.spared, [format!("interface {interface}"), format!("network namespace {netns}")]);
+    assert_eq!(teardown.removed, std::slice::from_ref(&journal.id));
+    assert_eq!(traces(&journal.id), Vec::<String>::new());
 }

@@ -41,7 +41,7 @@ fn assert_all_pass(arguments: &[&str]) -> u64 {
 
 /// Ids of all labs of this machine.
 fn labs() -> Vec<String> {
-    Journal::all().unwrap().0.into_iter().map(|record| record.id).collect()
+    Journal::all().unwrap().0.into_iter().map(|journal| journal.id).collect()
 }
 
 #[test]

@@ -37,17 +37,17 @@ fn corpus(name: &str) -> Option<PathBuf> {
 
 /// Evaluates every probe of a file by the compiled tables and by the reference evaluator, which agree on the
 /// reason, too. Returns the number of probes.
-fn judge(path: &Path) -> usize {
+fn evaluate_file(path: &Path) -> usize {
     let mut probes = 0;
     for case in read(path) {
         let trial = ProbeExpansion::new(&case);
-        let oracle = ReferenceEvaluator::new(trial.objects());
+        let reference = ReferenceEvaluator::new(trial.objects());
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
         let tables = TableEvaluator::new(compiler.tables().clone()).unwrap();
         for probe in &case.probes {
             let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
             for flow in flows {
-                let (compiled, naive) = (tables.evaluate(&flow), oracle.evaluate(&flow));
+                let (compiled, naive) = (tables.evaluate(&flow), reference.evaluate(&flow));
                 let told = || format!("{}: case {:?}: {flow}", probe.location, case.name);
                 assert_eq!(compiled.verdict(), probe.expect, "{}: {compiled:?}", told());
                 if !is_shared(trial.objects(), &flow) {
@@ -77,25 +77,25 @@ fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
 #[test]
 fn the_kubernetes_e2e_tests_pass() {
     let Some(path) = corpus("k8s-e2e.json") else { return };
-    assert_eq!(judge(&path), 506);
+    assert_eq!(evaluate_file(&path), 506);
 }
 
 #[test]
 fn the_cases_of_cyclonus_pass() {
     let Some(path) = corpus("cyclonus.json") else { return };
-    assert_eq!(judge(&path), 109_956);
+    assert_eq!(evaluate_file(&path), 109_956);
 }
 
 #[test]
 fn the_packet_tables_of_kube_network_policies_pass() {
     let Some(path) = corpus("knp.json") else { return };
-    assert_eq!(judge(&path), 38);
+    assert_eq!(evaluate_file(&path), 38);
 }
 
 #[test]
 fn the_conformance_tests_of_cluster_network_policy_pass() {
     let Some(path) = corpus("cnp-conformance.json") else { return };
-    assert_eq!(judge(&path), 301);
+    assert_eq!(evaluate_file(&path), 301);
 }
 
 #[test]
@@ -104,6 +104,6 @@ fn our_own_cases_pass() {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = entries.collect();
     files.sort();
-    let probes: usize = files.iter().map(|path| judge(path)).sum();
+    let probes: usize = files.iter().map(|path| evaluate_file(path)).sum();
     assert!(files.len() >= 7 && probes >= 130, "{} files, {probes} probes", files.len());
 }

@@ -28,7 +28,7 @@ fn apply(objects: &mut Objects, changes: Vec<Change>) {
 
 /// Gives each pod addresses of its own, the same before and after: a difference is between pods, not between
 /// addresses.
-fn settle(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
+fn assign_addresses(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
     for object in objects.values_mut() {
         match object {
             Object::Pod(pod) => {
@@ -44,7 +44,7 @@ fn settle(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
     }
 }
 
-fn judge(objects: &Objects) -> TableEvaluator {
+fn evaluator(objects: &Objects) -> TableEvaluator {
     TableEvaluator::new(Compiler::from_objects(objects.values().cloned(), Options::default()).into_tables())
         .unwrap()
 }
@@ -70,15 +70,15 @@ fn is_in(change: &FlowChange, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) 
 }
 
 /// Verdict of a flow. A pod that does not exist has no flows; the tables decide on all others.
-fn passes(judge: &TableEvaluator, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
-    let is_there = |address| judge.classifier().pod_at(address).is_some() || !pods.contains_key(&address);
-    is_there(flow.src) && is_there(flow.dst) && judge.verdict(flow) == Verdict::Allow
+fn passes(evaluator: &TableEvaluator, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
+    let is_there = |address| evaluator.classifier().pod_at(address).is_some() || !pods.contains_key(&address);
+    is_there(flow.src) && is_there(flow.dst) && evaluator.verdict(flow) == Verdict::Allow
 }
 
 fn addresses(pods: &BTreeMap<IpAddr, PodName>, judges: [&TableEvaluator; 2]) -> [Vec<IpAddr>; 2] {
     let mut found: BTreeSet<IpAddr> = pods.keys().copied().collect();
     found.extend(["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap()));
-    for net in judges.iter().flat_map(|judge| judge.tables().prefixes.keys()) {
+    for net in judges.iter().flat_map(|evaluator| evaluator.tables().prefixes.keys()) {
         found.extend([net.network(), net.broadcast()]);
     }
     let (v4, v6) = found.into_iter().partition(IpAddr::is_ipv4);
@@ -106,9 +106,9 @@ proptest! {
             _ => None,
         }).collect();
         let order: BTreeMap<PodName, u8> = names.into_iter().zip(0..).collect();
-        settle(&mut old, &order);
-        settle(&mut new, &order);
-        let (before, after) = (judge(&old), judge(&new));
+        assign_addresses(&mut old, &order);
+        assign_addresses(&mut new, &order);
+        let (before, after) = (evaluator(&old), evaluator(&new));
         let tables = [before.tables(), after.tables()];
         let pods: BTreeMap<IpAddr, PodName> = tables.iter().flat_map(|tables| &tables.pods).flat_map(|(name, pod)| {
             pod.addresses.iter().map(move |address| (*address, name.clone()))
@@ -140,7 +140,7 @@ proptest! {
     fn a_cluster_does_not_differ_from_itself(changes in vec(crate::arbitrary::change(), 0..20)) {
         let mut objects = Objects::new();
         apply(&mut objects, changes);
-        let judge = judge(&objects);
-        prop_assert!(difference(&judge, &judge, &GroupNames::default()).is_empty());
+        let evaluator = evaluator(&objects);
+        prop_assert!(difference(&evaluator, &evaluator, &GroupNames::default()).is_empty());
     }
 }

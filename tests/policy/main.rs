@@ -7,6 +7,6 @@ mod commands;
 mod compiled_tables;
 mod conformance;
 mod diff;
-mod random_histories;
+mod incremental_compile;
 mod validation;
 mod version;

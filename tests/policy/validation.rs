@@ -21,7 +21,7 @@ fn shared(name: &str) -> Option<PathBuf> {
 fn every_upstream_validation_case_gets_the_api_servers_verdict() {
     let Some(path) = shared("validation.json") else { return };
     let cases: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    let mut judged = 0;
+    let mut evaluated = 0;
     for case in cases.as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
         let Some(valid) = case["valid"].as_bool() else { continue };
@@ -30,9 +30,9 @@ fn every_upstream_validation_case_gets_the_api_servers_verdict() {
         if let Ok(parsed) = result {
             assert_eq!((parsed.objects.len(), parsed.skipped.len()), (1, 0), "{name}");
         }
-        judged += 1;
+        evaluated += 1;
     }
-    assert!(judged > 40, "only {judged} cases");
+    assert!(evaluated > 40, "only {evaluated} cases");
 }
 
 #[test]

@@ -120,13 +120,13 @@ impl Bench {
             addresses: ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).to_vec(),
             ..Gateway::default()
         };
-        let world = DesiredState {
+        let desired = DesiredState {
             tables: Some(Arc::new(tables())),
             gateway,
             pods: pods.collect(),
             ..DesiredState::default()
         };
-        sim.publish(world);
+        sim.publish(desired);
         sim.step();
         Bench { sim, ports }
     }

@@ -161,7 +161,7 @@ proptest! {
     /// Checks random bytes at a random pace: each frame has one verdict, and every UMEM frame is accounted
     /// for.
     #[test]
-    fn any_bytes_at_any_pace_keep_the_books_in_order(
+    fn any_bytes_at_any_rate_keep_every_frame_accounted(
         workers in 1..4usize,
         queues in prop::array::uniform3(1..4usize),
         batches in prop::collection::vec(

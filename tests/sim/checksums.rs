@@ -4,8 +4,8 @@
 use palisade::dataplane::DropReason;
 use palisade::ids::PortId;
 
-use crate::claims::{A, B, CLIENT, SERVER, connect, flows, is_dropped, passes, tcp, udp_of};
 use crate::frames::{Spec, Transport};
+use crate::rig::assertions::{A, B, CLIENT, SERVER, connect, flows, is_dropped, passes, tcp, udp, udp_of};
 use crate::rig::model::{ACK, FIN, RST, SYN};
 use crate::rig::{Rig, Setting, addressed, forwarded, pod_address};
 
@@ -177,5 +177,15 @@ fn a_reset_ends_a_flow_by_the_exact_number_alone_and_passes_elsewhere_in_the_win
         assert_eq!(state(&rig), "reset");
         assert_eq!(flows(&rig)[0].key.src_port, CLIENT);
         assert_eq!(flows(&rig)[0].key.dst_port, SERVER);
+    }
+}
+
+#[test]
+fn unfinished_checksums_are_finished_on_the_way() {
+    let mut rig = Rig::new(1, &Setting::open());
+    for spec in [tcp(SYN, true), udp(0, 1, [1, 2])] {
+        let mut frame = addressed(A, &spec).bytes();
+        crate::frames::unfinish(&mut frame);
+        assert_eq!(rig.send_on(0, A, &[frame]), [(B, forwarded(B, &spec))]);
     }
 }

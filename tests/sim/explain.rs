@@ -8,11 +8,12 @@ use palisade::ids::AttachmentId;
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::{RuleOrigin, Verdict};
 
-use crate::claims::{A, B, mute, serves};
 use crate::frames::{Spec, Transport};
+use crate::rig::assertions::{A, B, mute, serves};
 use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{
-    HOST, Rig, Setting, UPLINK, gateway_address, ip, node_address, pod_address, router_address, world_address,
+    HOST, Rig, Setting, UPLINK, gateway_address, ip, node_address, outside_address, pod_address,
+    router_address,
 };
 
 /// Addresses of every kind, each in both families.
@@ -25,8 +26,8 @@ fn addresses() -> Vec<[IpAddr; 2]> {
         [ip("10.0.0.6"), ip("fd00::6")],
         gateway_address(),
         node_address(),
-        world_address(1),
-        world_address(2),
+        outside_address(1),
+        outside_address(2),
         [ip("192.0.2.7"), router_address()[1]],
         [ip("224.0.0.251"), ip("ff0e::fb")],
         [ip("127.0.0.1"), ip("::1")],
@@ -35,7 +36,7 @@ fn addresses() -> Vec<[IpAddr; 2]> {
 
 fn settings() -> Vec<Setting> {
     let open = Setting::open();
-    let peers = Some(vec![pod_address(0)[0], world_address(1)[0], world_address(1)[1]]);
+    let peers = Some(vec![pod_address(0)[0], outside_address(1)[0], outside_address(1)[1]]);
     let from_some = PodRules { ingress: Some(vec![Rule { peers, ..Rule::ALL }]), egress: None };
     let mut unknown = open.clone();
     unknown.rules[1] = None;
@@ -147,14 +148,14 @@ fn a_path_names_ports_pods_rules_and_the_next_station() {
     let path = rig.sim.path(&flow(node_address()[0], pod_address(1)[0]));
     assert_eq!((path.comes_by, path.ingress.unwrap().decided_by), (Some(HOST), RuleOrigin::OwnNode));
 
-    let outside = flow(pod_address(0)[0], world_address(1)[0]);
+    let outside = flow(pod_address(0)[0], outside_address(1)[0]);
     rig.know_router(false);
     let neighbor = rig.sim.path(&outside).neighbor.unwrap();
     assert_eq!((neighbor.address, neighbor.mac), (router_address()[0], None));
     rig.know_router(true);
     let path = rig.sim.path(&outside);
     assert!(path.neighbor.unwrap().mac.is_some());
-    assert_eq!(rig.sim.questions(), [], "to be asked about is no use of a neighbour");
+    assert_eq!(rig.sim.solicitations(), [], "to be asked about is no use of a neighbour");
     assert_eq!((path.mtu, rig.sim.flows_len()), (Some(1500), 0), "nothing is entered");
     assert!(rig.sim.counters().decisions.is_empty(), "nothing is counted");
 }

@@ -155,17 +155,17 @@ fn a_port_closed_while_frames_for_it_wait_loses_no_frame_and_its_number_can_be_u
 #[test]
 fn the_question_for_a_pods_address_is_handed_over_too() {
     let mut rig = rig(2, 1);
-    let mut world = Setting::open().world();
+    let mut desired = Setting::open().desired();
     let silent = ip("10.0.0.4");
-    world.pods.retain(|pod| pod.port != C);
-    world.pods.push(PodAttachment {
+    desired.pods.retain(|pod| pod.port != C);
+    desired.pods.push(PodAttachment {
         id: AttachmentId(9),
         pod: crate::rig::pod_name(2),
         port: C,
         addresses: vec![silent],
         mac: None,
     });
-    rig.sim.publish(world);
+    rig.sim.publish(desired);
     rig.sim.step();
     // The first worker solicits by itself, the second one when it needs the address.
     assert_eq!(rig.collect().len(), 1);

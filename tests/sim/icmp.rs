@@ -1,5 +1,5 @@
-//! ICMP: replies to requests, messages evaluated by themselves, and the rate limit of errors that the switch
-//! sends.
+//! ICMP: replies to requests, messages evaluated by themselves, errors about packets, and the rate limit of
+//! errors that the switch sends.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use palisade::dataplane::DropReason;
 use palisade::ids::PortId;
 use palisade::tables::Verdict;
 
-use crate::claims::{A, B, C, decisions, flows, is_dropped, mute, passes, udp};
 use crate::frames::{Spec, Transport};
-use crate::rig::{Rig, Setting, addressed, pod_address};
+use crate::rig::assertions::{A, B, C, decisions, flows, is_dropped, mute, passes, udp};
+use crate::rig::{Rig, Setting, UPLINK, addressed, ip, outside_address, pod_address};
 
 /// Types of requests and replies, over IPv4 and over IPv6.
 const QUERIES: [&[(u8, u8)]; 2] = [&[(8, 0), (13, 14), (15, 16), (17, 18)], &[(128, 129), (139, 140)]];
@@ -58,7 +58,7 @@ fn a_request_lets_in_its_own_kind_of_reply_and_nothing_else() {
 }
 
 #[test]
-fn a_message_that_nothing_answers_is_judged_each_time_and_enters_no_flow() {
+fn a_message_that_nothing_answers_is_evaluated_each_time_and_enters_no_flow() {
     for (family, kinds) in [[9, 10, 40, 255], [144, 146, 200, 255]].into_iter().enumerate() {
         let mut rig = Rig::new(1, &Setting::open());
         for kind in kinds {
@@ -66,8 +66,8 @@ fn a_message_that_nothing_answers_is_judged_each_time_and_enters_no_flow() {
             passes(&mut rig, A, B, &message(family, kind, 7, 0, 1));
         }
         assert_eq!(flows(&rig), []);
-        let judged: u64 = decisions(&rig, Verdict::Allow).into_values().sum();
-        assert_eq!(judged, 2 * 2 * 4, "each packet, on both sides");
+        let evaluated: u64 = decisions(&rig, Verdict::Allow).into_values().sum();
+        assert_eq!(evaluated, 2 * 2 * 4, "each packet, on both sides");
         rig.publish(&Setting::open().with(0, mute()));
         for kind in kinds {
             is_dropped(&mut rig, A, &message(family, kind, 7, 0, 1), DropReason::PolicyEgress);
@@ -136,4 +136,43 @@ fn what_nobody_is_told_of_costs_nobodys_budget() {
         assert_eq!(rig.send_on(0, B, std::slice::from_ref(&frame)), []);
     }
     assert_eq!(provoke(&mut rig, B, 1100), 1100);
+}
+
+/// ICMP error about a packet, from the packet's destination.
+fn error_about(quoted: &Spec) -> Spec {
+    let kind = if quoted.src.is_ipv4() { 3 } else { 1 };
+    let transport = Transport::Icmp { kind, code: 3, rest: [0; 4] };
+    Spec { payload: quoted.ip(), ..Spec::new(quoted.dst, quoted.src, transport) }
+}
+
+#[test]
+fn an_icmp_error_passes_only_to_the_sender_of_what_it_quotes_and_from_where_that_went() {
+    let nothing_out = Setting::open().with(1, mute()).with(2, mute());
+    let mut rig = Rig::new(1, &nothing_out);
+    for family in [0, 1] {
+        let transport = Transport::Udp { ports: [1000, 53] };
+        let question = Spec::new(pod_address(0)[family], pod_address(1)[family], transport);
+        is_dropped(&mut rig, B, &error_about(&question), DropReason::InvalidState);
+        passes(&mut rig, A, B, &question);
+        passes(&mut rig, B, A, &error_about(&question));
+        let misdirected = Spec { dst: pod_address(2)[family], ..error_about(&question) };
+        is_dropped(&mut rig, B, &misdirected, DropReason::InvalidState);
+        let stranger = Spec { src: pod_address(2)[family], ..error_about(&question) };
+        is_dropped(&mut rig, C, &stranger, DropReason::InvalidState);
+        let other = Spec { transport: Transport::Udp { ports: [1000, 54] }, ..question.clone() };
+        is_dropped(&mut rig, B, &error_about(&other), DropReason::InvalidState);
+        let answer = Transport::Udp { ports: [53, 1000] };
+        let answer = Spec { src: question.dst, dst: question.src, transport: answer, ..question };
+        passes(&mut rig, A, B, &error_about(&answer));
+    }
+    assert!(flows(&rig).iter().all(|flow| (flow.packets, flow.reply_packets) == (1, 0)));
+}
+
+#[test]
+fn an_icmp_error_from_a_router_behind_the_uplink_passes() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let question = Spec::new(pod_address(0)[0], outside_address(1)[0], Transport::Udp { ports: [1000, 53] });
+    passes(&mut rig, A, UPLINK, &question);
+    let from_router = Spec { src: ip("192.0.2.1"), ..error_about(&question) };
+    passes(&mut rig, UPLINK, A, &from_router);
 }

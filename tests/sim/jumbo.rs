@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use crate::frames::{self, Spec, Transport};
 use crate::rig::{
-    PODS, PORTS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, gateway_address, mac, pod_address,
-    world_address,
+    PODS, PORTS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, gateway_address, mac,
+    outside_address, pod_address,
 };
 
 const A: PortId = PortId(0);
@@ -113,13 +113,13 @@ fn checksums_that_the_sender_has_left_unfinished_are_finished() {
 fn tags_are_pushed_and_popped() {
     let mut rig = rig();
     for family in 0..2 {
-        let (pod, world) = (pod_address(0)[family], world_address(1)[family]);
+        let (pod, outside) = (pod_address(0)[family], outside_address(1)[family]);
         // If a frame ends within the tag or before it, the packet continues in one more frame.
         for ip_bytes in [4000, 9000, 65_000, 3823, 3826, 7663, 7666] {
-            let out = sized(pod, world, transports()[1], ip_bytes);
+            let out = sized(pod, outside, transports()[1], ip_bytes);
             // The next hop of the uplink is resolved to the rig's own address.
             assert_eq!(rig.send(A, &out), [(UPLINK, forwarded(UPLINK, &out))], "{ip_bytes} bytes");
-            let back = sized(world, pod, Transport::Udp { ports: [53, 1000] }, ip_bytes);
+            let back = sized(outside, pod, Transport::Udp { ports: [53, 1000] }, ip_bytes);
             assert_eq!(rig.send(UPLINK, &back), [(A, forwarded(A, &back))], "{ip_bytes} bytes");
         }
     }
@@ -294,7 +294,7 @@ proptest! {
         let mut rig = if one_queue { rig_of(2, [2, 1, 1]) } else { rig() };
         for (port, to, bytes, take) in packets {
             let port = PortId(port as u16);
-            let src = if port.index() < 3 { pod_address(port.index())[0] } else { world_address(1)[0] };
+            let src = if port.index() < 3 { pod_address(port.index())[0] } else { outside_address(1)[0] };
             let spec = Spec::new(src, pod_address(to)[0], transports()[1]);
             let spec = Spec { payload: vec![7; bytes.min(65_400)], ..spec };
             let mut frame = addressed(port, &spec).bytes();

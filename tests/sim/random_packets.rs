@@ -22,7 +22,7 @@ enum End {
     Node,
     /// Address behind the node.
     Container,
-    DesiredState(usize),
+    Outside(usize),
     Gateway,
     Group,
     LinkLocal,
@@ -65,7 +65,7 @@ struct Draft {
     ttl: u8,
     payload_bytes: usize,
     /// Port of arrival, if not the source's own.
-    stray: Option<u16>,
+    wrong_port: Option<u16>,
     /// Corrupts the Ethernet header.
     mishap: u8,
     /// Corrupts the transport checksum.
@@ -106,7 +106,7 @@ fn address(end: End, v6: bool) -> IpAddr {
         End::Pod(pod) => rig::pod_address(pod),
         End::Node => rig::node_address(),
         End::Container => [rig::ip("172.17.0.2"), rig::ip("fd17::2")],
-        End::DesiredState(number) => rig::world_address(number),
+        End::Outside(number) => rig::outside_address(number),
         End::Gateway => rig::gateway_address(),
         End::Group => [rig::ip("224.0.0.251"), rig::ip("ff02::fb")],
         End::LinkLocal => [rig::ip("127.0.0.1"), rig::ip("fe80::77")],
@@ -115,7 +115,7 @@ fn address(end: End, v6: bool) -> IpAddr {
 }
 
 /// Port of an address.
-fn home(address: IpAddr) -> PortId {
+fn port_of(address: IpAddr) -> PortId {
     let is_behind_node = [End::Node, End::Container]
         .iter()
         .any(|end| [false, true].into_iter().any(|v6| self::address(*end, v6) == address));
@@ -151,7 +151,7 @@ fn end() -> impl Strategy<Value = End> {
         16 => (0..PODS).prop_map(End::Pod),
         3 => Just(End::Node),
         1 => Just(End::Container),
-        4 => (1..3usize).prop_map(End::DesiredState),
+        4 => (1..3usize).prop_map(End::Outside),
         1 => Just(End::Gateway),
         1 => prop_oneof![Just(End::Group), Just(End::LinkLocal)],
     ]
@@ -179,24 +179,14 @@ fn carried() -> impl Strategy<Value = Carried> {
 fn draft() -> impl Strategy<Value = Draft> {
     let ttl = prop_oneof![9 => Just(64), 1 => 0..3u8];
     let payload_bytes = prop_oneof![9 => 0..40usize, 1 => 500..1600usize];
-    let stray = prop::option::weighted(0.04, 0..rig::PORTS as u16);
+    let wrong_port = prop::option::weighted(0.04, 0..rig::PORTS as u16);
     let mishap = prop_oneof![20 => Just(0), 1 => 1..4u8];
     let mishap = (mishap, prop::bool::weighted(0.06));
     let packet = (end(), end(), any::<bool>(), carried());
     let flow = prop::option::weighted(0.6, (any::<prop::sample::Index>(), 0..2usize));
-    (packet, ttl, payload_bytes, stray, mishap, prop::bool::weighted(0.1), flow).prop_map(
-        |((from, to, v6, carried), ttl, payload_bytes, stray, (mishap, broken), is_quoted, flow)| Draft {
-            from,
-            to,
-            v6,
-            carried,
-            ttl,
-            payload_bytes,
-            stray,
-            mishap,
-            broken,
-            is_quoted,
-            flow,
+    (packet, ttl, payload_bytes, wrong_port, mishap, prop::bool::weighted(0.1), flow).prop_map(
+        |((from, to, v6, carried), ttl, payload_bytes, wrong_port, (mishap, broken), is_quoted, flow)| {
+            Draft { from, to, v6, carried, ttl, payload_bytes, wrong_port, mishap, broken, is_quoted, flow }
         },
     )
 }
@@ -311,9 +301,9 @@ impl Pair {
     /// Packet of a draft: port, packet, and quoted packet.
     fn packet(&self, draft: &Draft) -> (PortId, Spec, Option<Spec>) {
         let mut spec = self.spec(draft);
-        let (mut port, mut quoted) = (home(spec.src), None);
+        let (mut port, mut quoted) = (port_of(spec.src), None);
         if draft.is_quoted {
-            port = home(spec.dst);
+            port = port_of(spec.dst);
             let mut payload = spec.ip();
             payload.truncate(68);
             let kind = if spec.src.is_ipv4() { 3 } else { 1 };
@@ -324,7 +314,7 @@ impl Pair {
             // The gateway's reply copies the request's payload; its checksum error differs from the model's.
             spec.broken = draft.broken && !rig::gateway_address().contains(&spec.dst);
         }
-        let port = draft.stray.map_or(port, PortId);
+        let port = draft.wrong_port.map_or(port, PortId);
         let mut spec = rig::addressed(port, &spec);
         match draft.mishap {
             1 => spec.dst_mac = [2, 9, 9, 9, 9, 9],

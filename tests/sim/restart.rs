@@ -57,8 +57,8 @@ impl Restarted {
         self.rig.as_mut().unwrap()
     }
 
-    fn publish(&mut self, world: DesiredState) {
-        self.rig().sim.publish(world);
+    fn publish(&mut self, desired: DesiredState) {
+        self.rig().sim.publish(desired);
         self.rig().sim.step();
     }
 
@@ -120,7 +120,7 @@ fn deaf() -> PodRules {
 fn without(pod: usize) -> DesiredState {
     let mut setting = Setting::open();
     setting.attachments[pod] = None;
-    DesiredState { pod_prefixes: vec![], ..setting.world() }
+    DesiredState { pod_prefixes: vec![], ..setting.desired() }
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_policy_that_was_tightened_meanwhile_ends_connections_of_every_port_pattern_
 }
 
 #[test]
-fn what_only_the_reply_direction_would_allow_is_judged_from_the_original_one() {
+fn what_only_the_reply_direction_would_allow_is_evaluated_from_the_original_one() {
     let mut switch = Restarted::connected([40_000, 80]);
     // The server may open no connection, the client every one: replies pass.
     let mute = PodRules { egress: Some(vec![]), ingress: None };
@@ -181,7 +181,7 @@ fn while_no_tables_are_loaded_nothing_passes_and_flows_wait() {
         switch.is_dropped(port, &spec, DropReason::UnknownPod);
     }
     assert_eq!(switch.flows(), 2);
-    switch.publish(Setting::open().world());
+    switch.publish(Setting::open().desired());
     switch.passes(B, A, &segment(1, [40_000, 80]));
     switch.passes(A, B, &udp(0, [5000, 53]));
 }
@@ -196,7 +196,7 @@ fn flows_of_a_pod_that_is_not_attached_yet_wait_for_it_and_pass_to_nobody() {
     switch.is_dropped(A, &segment(0, [40_000, 80]), DropReason::UnknownPod);
     switch.rig().wait(Duration::from_secs(100));
     assert_eq!(switch.flows(), 2);
-    switch.publish(Setting::open().world());
+    switch.publish(Setting::open().desired());
     switch.passes(A, B, &segment(0, [40_000, 80]));
 }
 
@@ -224,21 +224,21 @@ fn a_pod_that_does_not_come_back_takes_its_flows_with_it() {
     assert_eq!(switch.flows(), 2);
     switch.rig().wait(Duration::from_secs(4));
     assert_eq!(switch.flows(), 0);
-    switch.publish(Setting::open().world());
+    switch.publish(Setting::open().desired());
     switch.is_dropped(A, &segment(0, [40_000, 80]), DropReason::InvalidState);
 }
 
 #[test]
 fn another_pod_at_an_address_inherits_nothing_nor_does_the_first_one_when_it_is_back() {
     let mut switch = Restarted::connected([40_000, 80]);
-    let mut world = Setting::open().world();
-    world.pods[1].pod = PodName::new("default", "other");
-    let mut tables = (**world.tables.as_ref().unwrap()).clone();
+    let mut desired = Setting::open().desired();
+    desired.pods[1].pod = PodName::new("default", "other");
+    let mut tables = (**desired.tables.as_ref().unwrap()).clone();
     let policy = tables.pods[&pod_name(1)].clone();
     tables.pods.insert(PodName::new("default", "other"), policy);
-    world.tables = Some(tables.into());
+    desired.tables = Some(tables.into());
     switch.restart(&Setting { attachments: [None; PODS], ..Setting::open() });
-    switch.publish(world.clone());
+    switch.publish(desired.clone());
     switch.is_dropped(B, &segment(1, [40_000, 80]), DropReason::InvalidState);
     // That ended the connection. The flow of the datagrams ends at the next sweep.
     switch.rig().wait(Duration::from_secs(2));
@@ -258,7 +258,7 @@ fn flows_of_an_earlier_pod_at_an_address_are_not_the_later_ones_though_nothing_h
     let mut again = Setting::open();
     again.attachments[1] = Some(palisade::ids::AttachmentId(77));
     // The pod is attached again, and the switch dies before a sweep visits its flows.
-    switch.rig().sim.publish(again.world());
+    switch.rig().sim.publish(again.desired());
     assert_eq!(switch.flows(), 2);
     switch.restart(&Setting::open());
     assert_eq!(switch.flows(), 2);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use palisade::dataplane::{ConntrackSettings, DropReason};
 use palisade::ids::PortId;
 
-use crate::claims::{flows, is_dropped, passes};
 use crate::frames::{Spec, Transport};
+use crate::rig::assertions::{flows, is_dropped, passes};
 use crate::rig::model::{ACK, FIN, RST, SYN};
 use crate::rig::rule_lists::PodRules;
 use crate::rig::{Rig, Setting, pod_address};
@@ -52,8 +52,8 @@ fn a_segment_outside_any_flow_is_invalid_whatever_its_ports_its_flags_and_the_po
             for flags in [ACK, PSH | ACK, FIN | ACK, FIN, RST, RST | ACK, SYN | ACK, PSH, 0] {
                 for (family, from) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     let payload: &[u8] = if flags & PSH != 0 { b"GET / HTTP/1.1" } else { b"" };
-                    let stray = segment(family, from, ports, flags, [1000, 2000], payload);
-                    is_dropped(&mut rig, PortId(from as u16), &stray, DropReason::InvalidState);
+                    let mid_stream = segment(family, from, ports, flags, [1000, 2000], payload);
+                    is_dropped(&mut rig, PortId(from as u16), &mid_stream, DropReason::InvalidState);
                 }
             }
         }

@@ -138,10 +138,10 @@ fn ports(client: &Client, output: Output) -> Result<(), CliError> {
         let copy = if port.report.zero_copy { "zero-copy" } else { "copy" };
         table.add_row([
             port.name.clone(),
-            port.interface.clone(),
-            format!("{:?}", port.kind).to_lowercase(),
+            port.spec.interface.clone(),
+            format!("{:?}", port.spec.kind).to_lowercase(),
             format!("{:?}", port.state).to_lowercase(),
-            or_dash(port.vlan),
+            or_dash(port.spec.vlan),
             port.report.mtu.to_string(),
             port.report.queues.to_string(),
             format!("{hook}, {copy}"),

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::desired_state::DesiredState;
 use super::next_hop::{Adjacency, Hop};
-use super::port::{PolicyMode, PortProperties, PortView};
+use super::port::{PolicyMode, PortView};
 use super::restored_pods::RestoredPods;
 use crate::dataplane::PortKind;
 use crate::ids::{Generation, PortId};
@@ -47,14 +47,14 @@ pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
     Adjacency { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
 }
 
-pub(super) fn ports(
-    desired: &DesiredState,
-    open: &BTreeMap<PortId, PortProperties>,
-) -> Vec<Option<PortView>> {
+pub(super) fn ports(desired: &DesiredState, open: &BTreeMap<PortId, PortView>) -> Vec<Option<PortView>> {
     let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
     let mut ports: Vec<Option<PortView>> = vec![None; ports];
-    for (port, properties) in open {
-        ports[port.index()] = Some(PortView::new(*properties, desired.gateway.mac));
+    for (port, view) in open {
+        let view = ports[port.index()].insert(view.clone());
+        if view.kind != PortKind::Uplink {
+            view.own_mac = desired.gateway.mac;
+        }
     }
     let tables = desired.tables.as_deref();
     for pod in &desired.pods {

@@ -26,7 +26,8 @@ pub(crate) enum PolicyMode {
     },
 }
 
-/// A port in a snapshot.
+/// A port in a snapshot. It has the values of a port that the packet path reads, in the form of packet fields, side
+/// by side.
 #[derive(Debug, Clone)]
 pub(crate) struct PortView {
     /// Kind of the port.
@@ -58,27 +59,18 @@ pub(crate) struct PortView {
 /// Addresses that no IPv6 packet and no IPv4 packet has: each is of the other family.
 const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
 
-/// Properties of an open port.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PortProperties {
-    pub kind: PortKind,
-    pub vlan: u16,
-    pub mtu: u16,
-    /// Ethernet address of the NIC, on an uplink.
-    pub mac: Option<Mac>,
-}
-
 impl PortView {
-    pub(super) fn new(properties: PortProperties, gateway: Mac) -> PortView {
+    /// Builds the view of an open port without a pod. `nic` is the Ethernet address of an uplink.
+    pub(crate) fn new(kind: PortKind, vlan: Option<u16>, mtu: u16, nic: Option<Mac>) -> PortView {
         PortView {
-            kind: properties.kind,
-            vlan: properties.vlan,
-            mtu: properties.mtu,
+            kind,
+            vlan: vlan.unwrap_or(0),
+            mtu,
             attachment: AttachmentId::NONE,
             attached_since: None,
-            policy_mode: if properties.kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
+            policy_mode: if kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
             mac: None,
-            own_mac: properties.mac.unwrap_or(gateway),
+            own_mac: nic.unwrap_or_default(),
             pod_addresses: NO_ADDRESSES,
             pod_classes: [ClassId::WORLD; 2],
             addresses: [0; POD_ADDRESSES_MAX],

@@ -52,7 +52,7 @@ impl Rules {
     pub(crate) fn new(document: &Arc<RuleTables>, workers: usize) -> Rules {
         Rules {
             document: document.clone(),
-            classifier: Classifier::new(document).expect("tables of a world have been checked"),
+            classifier: Classifier::new(document).expect("tables of a desired state have been checked"),
             rule_counters: RuleCounters::new(end(document), workers),
         }
     }

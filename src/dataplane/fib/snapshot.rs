@@ -8,7 +8,7 @@ use super::desired_state::DesiredState;
 use super::effective_acls::{EffectiveAcls, Flow};
 use super::layout;
 use super::next_hop::{Adjacency, Hop};
-use super::port::{PolicyMode, PortProperties, PortView};
+use super::port::{PolicyMode, PortView};
 use super::publish::Numbered;
 use super::restored_pods::RestoredPods;
 use super::rules::{Change, Rules};
@@ -59,7 +59,7 @@ impl Snapshot {
     pub(crate) fn new(
         desired: &DesiredState,
         generation: Generation,
-        open: &BTreeMap<PortId, PortProperties>,
+        open: &BTreeMap<PortId, PortView>,
         workers: usize,
     ) -> Snapshot {
         let rules = desired.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
@@ -78,7 +78,7 @@ impl Snapshot {
         &self,
         before: &DesiredState,
         desired: &DesiredState,
-        open: &BTreeMap<PortId, PortProperties>,
+        open: &BTreeMap<PortId, PortView>,
         same_ports: bool,
         workers: usize,
         recall: impl FnOnce() -> Arc<RestoredPods>,
@@ -120,7 +120,7 @@ impl Snapshot {
     fn build_layout(
         desired: &DesiredState,
         generation: Generation,
-        open: &BTreeMap<PortId, PortProperties>,
+        open: &BTreeMap<PortId, PortView>,
         rules: Option<Arc<Rules>>,
         before: Option<&Snapshot>,
         restored_pods: Arc<RestoredPods>,
@@ -257,9 +257,7 @@ impl Snapshot {
     pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
         match self.hop(address) {
             Some(Hop::Gateway | Hop::Nowhere) => true,
-            Some(Hop::Port(home, _)) if home != port => {
-                self.port(home).is_some_and(|home| home.owns(address))
-            }
+            Some(Hop::Port(out, _)) if out != port => self.port(out).is_some_and(|out| out.owns(address)),
             _ => false,
         }
     }

@@ -70,25 +70,25 @@ pub(super) fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
 /// where the station uses a sender address that is not its own.
 pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, snapshot: &Snapshot) -> Option<bool> {
     let l3 = usize::from(packet.l3);
-    let Some(question) = arp::parse(&frame[l3..]) else { return Some(false) };
-    let sender = from_v4(question.sender.into());
+    let Some(message) = arp::parse(&frame[l3..]) else { return Some(false) };
+    let sender = from_v4(message.sender.into());
     let owns_sender = port.owns(sender) || !port.is_pod();
-    if !question.sender.is_unspecified() && !owns_sender {
+    if !message.sender.is_unspecified() && !owns_sender {
         return None;
     }
-    let target = from_v4(question.target.into());
+    let target = from_v4(message.target.into());
     // A station that asks for its own address, or from the unspecified one, probes for conflicts before it
     // uses the address (RFC 5227 section 2.1.1). No other station has the address.
-    let is_probe = question.sender.is_unspecified() || port.owns(target) || target == sender;
-    if question.operation != arp::Operation::Request || is_probe || is_group(target) {
+    let is_probe = message.sender.is_unspecified() || port.owns(target) || target == sender;
+    if message.operation != arp::Operation::Request || is_probe || is_group(target) {
         return Some(false);
     }
     let answer = arp::Arp {
         operation: arp::Operation::Reply,
         sender_mac: snapshot.mac,
-        sender: question.target,
-        target_mac: question.sender_mac,
-        target: question.sender,
+        sender: message.target,
+        target_mac: message.sender_mac,
+        target: message.sender,
     };
     ethernet::set_addresses(frame, packet.src_mac(), snapshot.mac);
     answer.write(&mut frame[l3..]);
@@ -113,10 +113,10 @@ pub(crate) fn link_local(
     {
         return Some(false);
     }
-    let Some(question) = icmp::parse_neighbor(packet.transport(bytes)) else {
+    let Some(solicitation) = icmp::parse_neighbor(packet.transport(bytes)) else {
         return Some(false);
     };
-    let target = Address::from(question.target);
+    let target = Address::from(solicitation.target);
     let ours = snapshot.hop(target) == Some(Hop::Gateway);
     if port.owns(target) || is_group(target) || (is_link_local(target) && !ours) {
         return Some(false);
@@ -141,8 +141,8 @@ pub(crate) fn link_local(
         message,
         kind,
         flags,
-        (question.target, snapshot.mac),
-        question.target,
+        (solicitation.target, snapshot.mac),
+        solicitation.target,
         Ipv6Addr::from(packet.src),
     );
     Some(true)
@@ -313,14 +313,14 @@ pub(crate) fn write_solicitation(
             let l3 = write_ethernet(bytes, Mac::BROADCAST, snapshot.mac, vlan, ethernet::ARP);
             let sender =
                 snapshot.gateway_v4.map_or(Ipv4Addr::UNSPECIFIED, |gateway| Ipv4Addr::from(gateway as u32));
-            let question = arp::Arp {
+            let request = arp::Arp {
                 operation: arp::Operation::Request,
                 sender_mac: snapshot.mac,
                 sender,
                 target_mac: Mac::default(),
                 target,
             };
-            question.write(&mut bytes[l3..]);
+            request.write(&mut bytes[l3..]);
         }
         IpAddr::V6(target) => {
             let (group, source) = (icmp::solicited_node(target), icmp::link_local(snapshot.mac));

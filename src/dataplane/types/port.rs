@@ -18,8 +18,8 @@ pub enum PortKind {
     Uplink,
 }
 
-/// A port to open.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A port to open. The control API reports it in this form too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortSpec {
     /// Network interface that the switch attaches to.
     pub interface: String,

@@ -3,7 +3,7 @@
 //! A frame in a fill ring comes back only with a packet in it. So a port begins with a small target, and gets a larger one when it
 //! uses half of its frames at once: with equal shares, the first ports would hold most frames, and the last ones none.
 
-use super::ports::{Port, PortList};
+use super::ports::{LocalPort, PortList};
 use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 
 /// Fill target of a port before it has shown that it needs more frames.
@@ -65,7 +65,7 @@ impl FillBudget {
 
     /// Doubles the fill target of a port that has used half of its `had` frames since the last batch, up to `target_max`.
     #[inline]
-    pub(super) fn grow(&mut self, port: &mut Port, had: usize, target_max: usize) {
+    pub(super) fn grow(&mut self, port: &mut LocalPort, had: usize, target_max: usize) {
         if had - port.queue.receiving() >= (had / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
             port.is_busy = true;
             let headroom = target_max.saturating_sub(port.fill_target);

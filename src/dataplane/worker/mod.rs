@@ -20,7 +20,7 @@ use self::fill_budget::FillBudget;
 use self::handoff::Access;
 use self::mailbox::Command;
 use self::poller::Poller;
-use self::ports::{Port, PortList};
+use self::ports::{LocalPort, PortList};
 use self::shared::Shared;
 use self::sweeper::{Sweeper, Swept};
 use super::conntrack::{LookupBatch, WorkerState};
@@ -200,7 +200,7 @@ impl Worker {
         self.transmit_credit[id.index()] = match access {
             Access::Queue(queue, receive_ends) => {
                 let target = self.fill_budget.assign(self.ports.len());
-                self.ports.add(Port::new(queue, receive_ends, target, self.fill_budget.target_min()));
+                self.ports.add(LocalPort::new(queue, receive_ends, target, self.fill_budget.target_min()));
                 RING_SLOTS as u32
             }
             Access::Remote(transmit_end) => self.ports.add_remote(id, transmit_end) as u32,

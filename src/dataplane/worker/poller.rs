@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
 use super::mailbox::Mailbox;
-use super::ports::{Port, PortList};
+use super::ports::{LocalPort, PortList};
 use crate::dataplane::Polling;
 use crate::ids::PortId;
 
@@ -84,7 +84,7 @@ impl Poller {
     pub(super) fn sleep_timeout(&self, ports: &PortList, now: Instant) -> Option<i64> {
         let Polling::Adaptive { spin_us } = self.polling else { return None };
         let idle = now.duration_since(self.last_frame);
-        if ports.iter_active().all(Port::is_drained) {
+        if ports.iter_active().all(LocalPort::is_drained) {
             return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
         }
         // An interface that is down transmits nothing, however often it is kicked.

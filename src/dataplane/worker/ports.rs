@@ -11,7 +11,7 @@ use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, PortQueue, Umem};
 
 /// Queue of a port, and the frames that wait for its transmit ring.
-pub(in crate::dataplane) struct Port {
+pub(in crate::dataplane) struct LocalPort {
     pub(in crate::dataplane) id: PortId,
     pub(in crate::dataplane) queue: PortQueue,
     pub(in crate::dataplane) waiting: Vec<Frame>,
@@ -35,7 +35,7 @@ pub(in crate::dataplane) struct Port {
 }
 
 /// A port whose queue another worker has.
-struct Remote {
+struct RemotePort {
     transmit_end: TransmitEnd,
     /// Whether it has frames in its hand-off queue that its owner has not been notified of.
     needs_doorbell: bool,
@@ -46,7 +46,7 @@ struct Remote {
 /// Ports of a worker.
 pub(in crate::dataplane) struct PortList {
     /// Ports with a queue, in no order.
-    ports: Vec<Port>,
+    ports: Vec<LocalPort>,
     /// Index of a port in `ports`, by its number.
     places: Box<[Option<u16>]>,
     /// Active ports, which every batch polls. The others are armed: the kernel reports their frames, so that
@@ -57,7 +57,7 @@ pub(in crate::dataplane) struct PortList {
     /// Number of ports with hand-off queues from other workers.
     with_receive_ends: usize,
     /// Remote ports, by their number.
-    remotes: Box<[Option<Remote>]>,
+    remotes: Box<[Option<RemotePort>]>,
     doorbells_due: Vec<PortId>,
     below_capacity: Vec<PortId>,
 }
@@ -68,15 +68,15 @@ const IDLE_POLLS_MAX: u32 = 64;
 /// an eighth of the cost of a frame for its sender.
 const DISARM_FRAMES: usize = 64;
 
-impl Port {
+impl LocalPort {
     /// A port that is neither active nor armed.
     pub(in crate::dataplane) fn new(
         queue: PortQueue,
         receive_ends: ReceiveEnds,
         fill_target: usize,
         fill_target_min: usize,
-    ) -> Port {
-        Port {
+    ) -> LocalPort {
+        LocalPort {
             id: queue.port(),
             queue,
             waiting: Vec::with_capacity(RING_SLOTS),
@@ -184,7 +184,7 @@ impl PortList {
     }
 
     /// Adds a port, as an active one.
-    pub(in crate::dataplane) fn add(&mut self, port: Port) {
+    pub(in crate::dataplane) fn add(&mut self, port: LocalPort) {
         let id = port.id;
         self.places[id.index()] = Some(self.ports.len() as u16);
         self.with_receive_ends += usize::from(!port.receive_ends.is_empty());
@@ -196,12 +196,12 @@ impl PortList {
     pub(in crate::dataplane) fn add_remote(&mut self, id: PortId, transmit_end: TransmitEnd) -> usize {
         let room = transmit_end.credit();
         self.remotes[id.index()] =
-            Some(Remote { transmit_end, needs_doorbell: false, is_below_capacity: false });
+            Some(RemotePort { transmit_end, needs_doorbell: false, is_below_capacity: false });
         room
     }
 
     /// Removes a port with a queue.
-    pub(in crate::dataplane) fn remove(&mut self, id: PortId) -> Option<Port> {
+    pub(in crate::dataplane) fn remove(&mut self, id: PortId) -> Option<LocalPort> {
         let place = self.places[id.index()].take()?;
         let port = self.ports.swap_remove(usize::from(place));
         if let Some(moved) = self.ports.get(usize::from(place)) {
@@ -226,7 +226,7 @@ impl PortList {
     }
 
     /// Ports with a queue.
-    pub(in crate::dataplane) fn iter(&self) -> std::slice::Iter<'_, Port> {
+    pub(in crate::dataplane) fn iter(&self) -> std::slice::Iter<'_, LocalPort> {
         self.ports.iter()
     }
 
@@ -235,13 +235,13 @@ impl PortList {
         self.ports.len()
     }
 
-    pub(in crate::dataplane) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Port> {
+    pub(in crate::dataplane) fn iter_mut(&mut self) -> std::slice::IterMut<'_, LocalPort> {
         self.ports.iter_mut()
     }
 
     /// The port with a queue that has this number.
     #[inline]
-    fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
+    fn get_mut(&mut self, id: PortId) -> Option<&mut LocalPort> {
         let place = self.places[id.index()]?;
         Some(&mut self.ports[usize::from(place)])
     }
@@ -275,13 +275,13 @@ impl PortList {
 
     /// The active port at this index, which is below their number.
     #[inline]
-    pub(in crate::dataplane) fn active_at(&mut self, at: usize) -> Option<&mut Port> {
+    pub(in crate::dataplane) fn active_at(&mut self, at: usize) -> Option<&mut LocalPort> {
         self.get_mut(self.active[at])
     }
 
     /// Active ports.
     #[inline]
-    pub(in crate::dataplane) fn iter_active(&self) -> impl Iterator<Item = &Port> {
+    pub(in crate::dataplane) fn iter_active(&self) -> impl Iterator<Item = &LocalPort> {
         self.active.iter().filter_map(|id| Some(&self.ports[usize::from(self.places[id.index()]?)]))
     }
 
@@ -293,7 +293,7 @@ impl PortList {
 
     /// The active port `step` places after the one that the batch starts with. `step` is below their number.
     #[inline]
-    pub(in crate::dataplane) fn active_from_first(&mut self, step: usize) -> Option<&mut Port> {
+    pub(in crate::dataplane) fn active_from_first(&mut self, step: usize) -> Option<&mut LocalPort> {
         let (turn, active) = (self.first + step, self.active.len());
         self.active_at(if turn < active { turn } else { turn - active })
     }
@@ -401,7 +401,7 @@ impl PortList {
 }
 
 #[inline]
-fn activate(port: &mut Port, active: &mut Vec<PortId>) {
+fn activate(port: &mut LocalPort, active: &mut Vec<PortId>) {
     port.idle_polls = 0;
     if !port.is_active {
         port.is_active = true;

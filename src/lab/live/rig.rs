@@ -13,7 +13,7 @@ use super::client::send_probe;
 use super::counter_delta::CounterDelta;
 use super::placement::{NODE, OUTSIDE, Placement, Site, can_be_sent};
 use super::responder::Responder;
-use crate::control::protocol::{PodRequest, PortRequest};
+use crate::control::protocol::PortRequest;
 use crate::dataplane::PortKind;
 use crate::lab::traffic::{Outcome, ping};
 use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
@@ -113,8 +113,7 @@ impl Rig {
 
     fn open_ports(&self) -> Result<(), LabError> {
         for host in &self.hosts[OUTSIDE + 1..] {
-            let port = PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: vec![] };
-            self.switch.client().put_port(&host.plan().host_interface, &port)?;
+            self.switch.client().put_port(&host.plan().host_interface, &PortRequest::of(PortKind::Pod))?;
         }
         // The switch learns the Ethernet address of the host outside from its first frame.
         match ping(&self.hosts[OUTSIDE], GATEWAY_V4.into(), PATIENCE)? {
@@ -138,13 +137,7 @@ impl Rig {
         // them.
         client.put_tables_allow_empty(&case.tables)?;
         for (pod, site) in wanted.iter().filter(|(pod, site)| self.attached.get(pod) != Some(site)) {
-            let plan = self.hosts[*site].plan();
-            let request = PodRequest {
-                port: plan.host_interface.clone(),
-                addresses: plan.addresses.clone(),
-                mac: Some(plan.mac),
-            };
-            client.put_pod(pod, &request)?;
+            client.put_pod(pod, &self.hosts[*site].plan().pod_request())?;
         }
         self.attached = wanted;
         Ok(())

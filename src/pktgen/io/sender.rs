@@ -46,7 +46,7 @@ pub(crate) struct Until {
 pub(crate) fn send(
     wire: &mut LinkEnd,
     source: &mut impl Source,
-    pace: &RateLimiter,
+    limiter: &RateLimiter,
     until: Until,
     stop: &AtomicBool,
 ) -> Result<Sent, PktgenError> {
@@ -60,9 +60,9 @@ pub(crate) fn send(
         {
             break;
         }
-        let due = pace.due(sent.elapsed_ns, sent.frames).min(until.frames) - sent.frames;
+        let due = limiter.due(sent.elapsed_ns, sent.frames).min(until.frames) - sent.frames;
         if due == 0 {
-            wait(start + pace.when(sent.frames), start + until.elapsed_ns);
+            wait(start + limiter.when(sent.frames), start + until.elapsed_ns);
             continue;
         }
         let count = wire.room().min(BURST_FRAMES).min(usize::try_from(due).unwrap_or(BURST_FRAMES));
@@ -75,8 +75,8 @@ pub(crate) fn send(
         sent.frames += count as u64;
     }
     sent.cpu_ns = cpu_ns() - cpu;
-    if !matches!(pace, RateLimiter::Max) {
-        let wanted = pace.due(sent.elapsed_ns.min(until.elapsed_ns), sent.frames).min(until.frames);
+    if !matches!(limiter, RateLimiter::Max) {
+        let wanted = limiter.due(sent.elapsed_ns.min(until.elapsed_ns), sent.frames).min(until.frames);
         // Frames that became due in the last burst are not late.
         sent.behind = wanted.saturating_sub(sent.frames + BURST_FRAMES as u64);
     }

@@ -131,7 +131,7 @@ impl<'a> Initiator<'a> {
     pub(crate) fn run(
         mut self,
         first: u32,
-        pace: &RateLimiter,
+        limiter: &RateLimiter,
         time_ns: u64,
         stop: &AtomicBool,
     ) -> Result<TcpTrial, PktgenError> {
@@ -144,7 +144,7 @@ impl<'a> Initiator<'a> {
             let mut busy = 0;
             if opening {
                 self.result.elapsed_ns = now - start;
-                busy += self.open(first, pace.due(now - start, self.result.opened), now)?;
+                busy += self.open(first, limiter.due(now - start, self.result.opened), now)?;
             } else if self.by_age.is_empty() {
                 break;
             }
@@ -153,7 +153,7 @@ impl<'a> Initiator<'a> {
             if busy > 0 {
                 idle_since = now;
             } else if now - idle_since > IDLE_NS
-                && !matches!(pace, RateLimiter::Every(gap) if *gap < IDLE_NS as f64)
+                && !matches!(limiter, RateLimiter::Every(gap) if *gap < IDLE_NS as f64)
             {
                 sleep(self.wires);
             }

@@ -86,7 +86,7 @@ impl TcpSession {
             Link { src: *src_mac, dst: *dst_mac, vlan: *vlan },
             crate::pktgen::traffic::flows::Tuples::new(space),
         );
-        let pace = match rate {
+        let limiter = match rate {
             Rate::Max => RateLimiter::Max,
             Rate::PerSecond(rate) => RateLimiter::of(rate, 1),
             Rate::Recorded => {
@@ -104,7 +104,7 @@ impl TcpSession {
             });
             let initiating = scope.spawn(|| {
                 pin(cores.first().copied())?;
-                initiator.run(first, &pace, time.as_nanos() as u64, stop)
+                initiator.run(first, &limiter, time.as_nanos() as u64, stop)
             });
             let connected = initiating.join();
             end.store(true, Ordering::Relaxed);

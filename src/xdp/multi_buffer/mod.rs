@@ -93,7 +93,7 @@ impl UmemArea {
             left -= frame.head_len();
             let mut cut = [0; PUSH_MAX];
             let cut_bytes = if left > 0 { self.cut_end(&mut frame, &mut cut[..bytes]) } else { 0 };
-            self.settle(&mut frame);
+            self.move_behind_headroom(&mut frame);
             let len = frame.head_len();
             frame.set_len(len + carried)?;
             let packet = self.bytes_mut(&mut frame);

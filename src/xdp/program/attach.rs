@@ -100,7 +100,7 @@ impl Attachment {
         pins: Option<&Pins>,
     ) -> Result<(Attachment, Mode), XdpError> {
         let id = libbpf_rs::Program::id_from_fd(code)
-            .map_err(|error| refusal(interface, "tell the id of the XDP program for", &error, &[]))?;
+            .map_err(|error| attach_error(interface, "tell the id of the XDP program for", &error, &[]))?;
         let (index, name) = (interface.index, interface.name.clone());
         let mut attachment = Attachment { index, name, native: true, id, link: None };
         let mode = match earlier {
@@ -292,7 +292,7 @@ fn refused(interface: &Interface, verb: &str, error: &io::Error, said: &[String]
     }
 }
 
-fn refusal(interface: &Interface, verb: &str, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
+fn attach_error(interface: &Interface, verb: &str, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
     let name = &interface.name;
     if interface.is_there() {
         XdpError::from_bpf(format!("{verb} interface {name}"), error, said)

@@ -52,7 +52,7 @@ fn a_packet_longer_than_a_frame_is_dropped_and_its_frame_is_not() {
 }
 
 #[test]
-fn refill_tops_up_to_the_level_and_waiting_frames_count() {
+fn refill_tops_up_to_the_fill_target_and_waiting_frames_count() {
     let (mut umem, mut free, mut queue, peer) = port(2 * RING_SLOTS);
     assert_eq!(queue.refill(&mut umem, &mut free, 10), 10);
     assert!(peer.inject(b"x"));

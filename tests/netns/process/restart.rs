@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use palisade::control::protocol::PodRequest;
 use palisade::dataplane::FlowTableReport;
 use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec};
 use palisade::tables::PodName;
@@ -266,12 +265,7 @@ fn another_pod_at_the_address_of_a_connection_inherits_nothing() {
     switch.attach_all(&lab).unwrap();
     let (other, plan) = (PodName::new("default", "other"), server.plan());
     switch.client().delete_pod(&plan.pod).unwrap();
-    let request = PodRequest {
-        port: plan.host_interface.clone(),
-        addresses: plan.addresses.clone(),
-        mac: Some(plan.mac),
-    };
-    switch.client().put_pod(&other, &request).unwrap();
+    switch.client().put_pod(&other, &plan.pod_request()).unwrap();
     switch.apply(&pods_manifest(&lab).replace("\"server\"", "\"other\"")).unwrap();
     assert_connects_anew(&client, &server);
     std::thread::sleep(Duration::from_secs(2));

@@ -36,7 +36,7 @@ pub(crate) fn make_again(lab: &Lab, pod: &Pod, queues: u16) {
     let q = format!("numrxqueues {queues} numtxqueues {queues}");
     let (mac, netns) = (plan.mac, &plan.netns);
     ip(&format!("link add {host} {q} type veth peer name eth0 address {mac} {q} netns {netns}"));
-    let mark = lab.record().mark();
+    let mark = lab.journal().mark();
     assert!(
         Command::new("ip").args(["link", "set", "dev", &host, "alias", &mark]).status().unwrap().success()
     );

@@ -99,8 +99,7 @@ fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
     let rig = Rig::up(&["db", "node", "stranger"], 1);
     let (db, node, stranger) = (rig.pod("db"), rig.pod("node"), rig.pod("stranger"));
     rig.switch.detach(&node).unwrap();
-    let request =
-        PortRequest { kind: PortKind::Host, interface: None, vlan: None, addresses: node.addresses() };
+    let request = PortRequest { addresses: node.addresses(), ..PortRequest::of(PortKind::Host) };
     rig.switch.client().put_port(&node.plan().host_interface, &request).unwrap();
     let _server = Server::start(&db, &[PORT], Services::Tcp).unwrap();
     rig.apply(&only_from("db", "nobody"));

@@ -169,8 +169,8 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
         forwarded(one) > before + 50
     });
     // An address within the pod prefixes that no pod has, from the other node's own stack: dropped as well.
-    let stray = SocketAddr::new("10.244.2.77".parse().unwrap(), PORT);
-    one.own.udp(SocketAddr::new(node_address(1)[0], 0)).send_to(b"stray", stray).unwrap();
+    let unassigned = SocketAddr::new("10.244.2.77".parse().unwrap(), PORT);
+    one.own.udp(SocketAddr::new(node_address(1)[0], 0)).send_to(b"unassigned", unassigned).unwrap();
     talk("while the switch is dead");
     assert!(sink.recv(&mut [0; 16]).is_err(), "a frame reached the pod without a switch");
     let heard = tap.frames();

@@ -2,18 +2,16 @@
 
 mod namespace;
 mod packets;
+mod program;
 mod throughput;
 mod uplink;
 mod wire;
 
-use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{Xdp, XdpFlags};
 use palisade::ids::PortId;
 use palisade::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX};
 use palisade::netlink::Interface;
@@ -22,11 +20,10 @@ use palisade::xdp::{PortQueue, Program, Umem, XdpError};
 use self::namespace::Pod;
 use self::packets::{RawSocket, datagram, frame};
 use self::wire::{End, Wire, attach, open};
-use crate::support::namespace::{in_namespace, output, run};
+use crate::support::namespace::{in_namespace, run};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_millis(300);
-
 /// Polls the wire until `done`; fails after a long wait.
 fn turn_until(wire: &mut Wire, mut done: impl FnMut(&Wire) -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -277,157 +274,6 @@ fn an_interface_that_disappears_costs_no_frame() {
         assert_eq!(wire.accounted(), wire.umem.frames_total());
         left.detach().unwrap();
         drop(a);
-    });
-}
-
-/// Tells whether a frame from the pod reaches the node's own stack on the host end.
-fn reaches_the_host(pod: &Pod) -> bool {
-    let seen = RawSocket::open(pod.host, SILENCE);
-    pod.enter(|| assert!(RawSocket::open("eth0", PATIENCE).send(&frame(1, 100)))).join().unwrap();
-    seen.receive().is_some()
-}
-
-fn program_id(host: &str) -> Option<u32> {
-    let link = output(&format!("ip -details link show dev {host}"));
-    let (_, after) = link.split_once("prog/xdp id ")?;
-    after.split_whitespace().next()?.parse().ok()
-}
-
-/// Switch process that another test starts and kills. It holds its port until then.
-#[test]
-#[ignore = "the process that a_killed_switch_leaves_its_port_closed starts and kills"]
-fn switch_to_be_killed() {
-    let (program, _) = attach("sw0", 1);
-    let (mut umem, mut free) = Umem::new(128, false).unwrap();
-    let mut queue = open(&umem, &program, 0, 0);
-    queue.refill(&mut umem, &mut free, 64);
-    println!("\nready");
-    loop {
-        queue.receive(&mut umem, &mut free, 64);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-#[test]
-fn a_killed_switch_leaves_its_port_closed_and_the_next_one_takes_over() {
-    in_namespace(|| {
-        let a = Pod::new("sw0", 1, 1);
-        let b = Pod::new("sw1", 2, 1);
-        assert!(reaches_the_host(&a), "without a program the host's stack sees the pod's frames");
-
-        let mut switch = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "xdp::switch_to_be_killed", "--nocapture"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(switch.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.is_ok_and(|line| line == "ready")), "the switch comes up");
-        assert!(!reaches_the_host(&a));
-        let earlier = program_id("sw0").expect("a program is attached");
-        switch.kill().unwrap();
-        switch.wait().unwrap();
-
-        assert_eq!(program_id("sw0"), Some(earlier), "the program outlives the process");
-        assert!(!reaches_the_host(&a), "and drops");
-
-        let ((left, mode), (right, _)) = (attach(a.host, 1), attach(b.host, 1));
-        assert!(mode.native);
-        assert!(
-            program_id("sw0").is_some_and(|id| id != earlier),
-            "the next start's program is in its place"
-        );
-        let mut wire = Wire::between([&left, &right], 0, 128);
-        expect_across(&mut wire, &a, &b, &[frame(3, 200)]);
-        wire.close(0);
-        left.detach().unwrap();
-        assert_eq!(program_id("sw0"), None);
-        assert!(reaches_the_host(&a));
-    });
-}
-
-#[test]
-fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_until_it_is_detached() {
-    in_namespace(|| {
-        // The pod's end has more tx queues than the host's end has rx queues: veth refuses native XDP.
-        let a = Pod::new("sw0", 1, 2);
-        run("ethtool -L sw0 rx 1");
-        let b = Pod::new("sw1", 2, 1);
-        let (left, mode) = attach(a.host, 1);
-        assert!(!mode.native);
-        let reason = mode.fallback.expect("a fallback has a reason");
-        assert!(reason.contains("queues"), "{reason}");
-        assert!(!reaches_the_host(&a), "the generic hook drops, too");
-        let (right, _) = attach(b.host, 1);
-        let mut wire = Wire::between([&left, &right], 0, 128);
-        expect_across(&mut wire, &a, &b, &[frame(4, 900)]);
-        wire.close(0);
-        drop(left);
-
-        a.run("ethtool -L eth0 tx 1");
-        // A change of hook would leave the port without a program for a moment.
-        let (left, mode) = attach(a.host, 1);
-        assert!(!mode.native && mode.fallback.is_some_and(|reason| reason.contains("an earlier start")));
-        assert!(!reaches_the_host(&a));
-        left.detach().unwrap();
-        let (left, mode) = attach(a.host, 1);
-        assert!(mode.native, "{mode:?}");
-        left.detach().unwrap();
-        assert_eq!(program_id("sw0"), None);
-    });
-}
-
-#[test]
-fn a_program_that_is_detached_takes_only_itself_away() {
-    in_namespace(|| {
-        let a = Pod::new("sw0", 1, 1);
-        let (earlier, _) = attach(a.host, 1);
-        let (later, _) = attach(a.host, 1);
-        let id = program_id("sw0");
-        earlier.detach().unwrap();
-        assert_eq!(program_id("sw0"), id, "the later one stays");
-        later.detach().unwrap();
-        assert_eq!(program_id("sw0"), None);
-    });
-}
-
-/// Loads a program of two instructions, `return XDP_PASS`, with bpf(2).
-fn somebody_elses_program() -> OwnedFd {
-    const BPF_PROG_LOAD: libc::c_long = 5;
-    const BPF_PROG_TYPE_XDP: u32 = 6;
-    let code: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
-    let license = c"GPL";
-    // `union bpf_attr` for `BPF_PROG_LOAD`: type, count, code, license, then zeros up to the name.
-    let mut attributes = [0u64; 8];
-    attributes[0] = u64::from(BPF_PROG_TYPE_XDP) | (code.len() as u64) << 32;
-    attributes[1] = code.as_ptr().expose_provenance() as u64;
-    attributes[2] = license.as_ptr().expose_provenance() as u64;
-    attributes[6] = u64::from_ne_bytes(*b"stranger");
-    // SAFETY: the attributes, the code and the license outlive the call; the descriptor is ours alone.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attributes, size_of_val(&attributes));
-        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd as i32)
-    }
-}
-
-#[test]
-fn somebody_elses_program_is_left_alone_and_named() {
-    in_namespace(|| {
-        let a = Pod::new("sw0", 1, 1);
-        let interface = Interface::find("sw0").unwrap();
-        let stranger = somebody_elses_program();
-        for flags in [XdpFlags::DRV_MODE, XdpFlags::SKB_MODE] {
-            let bits = flags.bits();
-            Xdp::new(stranger.as_fd()).attach(interface.index as i32, flags).unwrap();
-            let id = program_id("sw0").expect("attached");
-            let error = Program::attach(&interface, 1).err().expect("refused").to_string();
-            let named = format!("another XDP program, stranger (id {id})");
-            assert!(error.contains(&named) && error.contains("ip link set dev sw0 xdp off"), "{error}");
-            assert_eq!(program_id("sw0"), Some(id));
-            let flags = XdpFlags::from_bits_retain(bits);
-            Xdp::new(stranger.as_fd()).detach(interface.index as i32, flags).unwrap();
-        }
-        assert!(reaches_the_host(&a));
     });
 }
 

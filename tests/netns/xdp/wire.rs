@@ -50,13 +50,13 @@ impl Wire {
     /// Polls once: completions, fill rings, received frames to the other port, kicks. Returns the number of
     /// forwarded frames.
     pub(crate) fn turn(&mut self) -> usize {
-        let level = (self.umem.frames_total() / 4).min(RING_SLOTS);
+        let fill_target = (self.umem.frames_total() / 4).min(RING_SLOTS);
         let mut moved = 0;
         for end in 0..self.ends.len() {
             let out = (end + 1) % self.ends.len();
             let queue = &mut self.ends[end].queue;
             queue.complete(&mut self.umem, &mut self.free);
-            queue.refill(&mut self.umem, &mut self.free, level);
+            queue.refill(&mut self.umem, &mut self.free, fill_target);
             let mut arrived = std::mem::take(&mut self.ends[out].waiting);
             let room = arrived.capacity() - arrived.len();
             moved +=

@@ -37,7 +37,7 @@ fn n9_the_own_node_gets_in_and_nothing_else_of_it_is_special() {
     ]);
     assert_eq!(compiled.on_ingress("192.168.0.1", "x/a", UDP, 9), "allow: traffic from the pod's own node");
     assert!(!compiled.passes("192.168.0.2", "x/a", TCP, 80), "another node is an ordinary address");
-    assert!(!compiled.passes("x/a", "192.168.0.1", TCP, 80), "the way out is judged");
+    assert!(!compiled.passes("x/a", "192.168.0.1", TCP, 80), "the way out is evaluated");
     assert_eq!(compiled.on_ingress("192.168.0.1", "x/b", TCP, 80), OPEN_IN);
 }
 

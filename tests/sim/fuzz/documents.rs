@@ -48,15 +48,15 @@ fn manifests_are_compiled_to_tables_that_hold_or_refused() {
 #[test]
 fn tables_are_published_or_refused() {
     let small = small_tables("10.1.0.2");
-    let seeds = [json_bytes(&small), json_bytes(&*Setting::open().world().tables.unwrap())];
+    let seeds = [json_bytes(&small), json_bytes(&*Setting::open().desired().tables.unwrap())];
     let settings = Settings { frames_per_worker: 64, huge_pages: false, ..Settings::default() };
     let taken = Taken::default();
     let simulation = Mutex::new(Simulation::new(&settings).unwrap());
     bolero::check!().with_iterations(2_000).with_type::<Edit>().for_each(|edit| {
         let Ok(tables) = serde_json::from_slice::<RuleTables>(&edit.of(&seeds)) else { return };
         if tables.check().is_ok() {
-            let world = DesiredState { tables: Some(tables.into()), ..DesiredState::default() };
-            simulation.lock().unwrap().publish(world);
+            let desired = DesiredState { tables: Some(tables.into()), ..DesiredState::default() };
+            simulation.lock().unwrap().publish(desired);
             taken.one();
         }
     });

@@ -3,7 +3,7 @@
 use palisade::ids::PortId;
 
 use crate::frames::{Spec, Transport, arp, ether_type, ethernet};
-use crate::rig::{addressed, gateway_address, gateway_mac, mac, pod_address, world_address};
+use crate::rig::{addressed, gateway_address, gateway_mac, mac, outside_address, pod_address};
 
 /// Port that the frames arrive on.
 pub(crate) const POD: PortId = PortId(0);
@@ -15,7 +15,7 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
     for family in [0, 1] {
         let [from, to] = [0, 1].map(|pod| pod_address(pod)[family]);
         for transport in transports() {
-            for dst in [to, world_address(1)[family], gateway_address()[family]] {
+            for dst in [to, outside_address(1)[family], gateway_address()[family]] {
                 frames.push(addressed(POD, &Spec::new(from, dst, transport)).bytes());
             }
             // An error about a packet of the other pod.

@@ -1,5 +1,6 @@
 //! Rig of a simulated switch: three pods, the node and an uplink on memory ports.
 
+pub(crate) mod assertions;
 pub(crate) mod model;
 pub(crate) mod rule_lists;
 
@@ -57,7 +58,7 @@ pub(crate) fn pod_prefixes() -> [ipnet::IpNet; 2] {
 }
 
 /// Address of a host behind the uplink.
-pub(crate) fn world_address(number: usize) -> [IpAddr; 2] {
+pub(crate) fn outside_address(number: usize) -> [IpAddr; 2] {
     [ip(&format!("198.51.100.{number}")), ip(&format!("2001:db8::{number}"))]
 }
 
@@ -115,7 +116,7 @@ impl Setting {
     }
 
     /// Builds the desired state.
-    pub(crate) fn world(&self) -> DesiredState {
+    pub(crate) fn desired(&self) -> DesiredState {
         let known = self.rules.iter().enumerate().filter_map(|(pod, rules)| {
             rules.clone().map(|rules| (pod_name(pod), (pod_address(pod).to_vec(), rules)))
         });
@@ -223,7 +224,7 @@ impl Rig {
             };
             ports.push(port.unwrap());
         }
-        sim.publish(setting.world());
+        sim.publish(setting.desired());
         let hands_over = queues.iter().any(|queues| *queues < workers);
         let mut rig = Rig { sim, ports, workers, hands_over };
         rig.sim.step();
@@ -240,7 +241,7 @@ impl Rig {
 
     /// Publishes a snapshot and lets every worker load it.
     pub(crate) fn publish(&mut self, setting: &Setting) {
-        self.sim.publish(setting.world());
+        self.sim.publish(setting.desired());
         self.sim.step();
     }
 

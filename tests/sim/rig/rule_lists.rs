@@ -93,7 +93,7 @@ pub(crate) fn tables(pods: &BTreeMap<PodName, (Vec<IpAddr>, PodRules)>, addresse
         tables.prefixes.insert(IpNet::from(*address), ClassId(number as u32 + 1));
     }
     // An address that no rule names represents all other addresses.
-    let world: IpAddr = "203.0.113.113".parse().unwrap();
+    let outside: IpAddr = "203.0.113.113".parse().unwrap();
     for (number, (pod, (pod_addresses, pod_rules))) in pods.iter().enumerate() {
         let acl_of = |direction| AclId(number as u32 * 2 + u32::from(direction == Direction::Egress));
         for direction in [Direction::Ingress, Direction::Egress] {
@@ -103,7 +103,7 @@ pub(crate) fn tables(pods: &BTreeMap<PodName, (Vec<IpAddr>, PodRules)>, addresse
                 tables.rows.insert(id, row);
                 id
             };
-            let default = row_of(0, world);
+            let default = row_of(0, outside);
             let rows = addresses
                 .iter()
                 .enumerate()

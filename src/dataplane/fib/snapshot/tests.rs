@@ -14,19 +14,19 @@ use crate::tables::{PodName, RuleTables};
 
 const PORTS: u16 = 4;
 
-fn open() -> BTreeMap<PortId, PortProperties> {
-    let properties = PortProperties { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
-    (0..PORTS).map(|port| (PortId(port), properties)).collect()
+fn open() -> BTreeMap<PortId, PortView> {
+    let view = PortView::new(PortKind::Pod, None, 1500, None);
+    (0..PORTS).map(|port| (PortId(port), view.clone())).collect()
 }
 
 /// Successive desired states. Most tables come from the tables before, with a part changed.
-fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
+fn states() -> impl Strategy<Value = Vec<DesiredState>> {
     let step =
         (prop::option::weighted(0.9, arbitrary::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
     vec(step, 2..8).prop_map(|steps| {
         let mut desired = DesiredState { gateway: Gateway::default(), ..DesiredState::default() };
         desired.pods = (0..u32::from(PORTS)).map(pod).collect();
-        let mut worlds = Vec::new();
+        let mut states = Vec::new();
         for (tables, parts, one, other) in steps {
             let last = desired.tables.take();
             desired.tables = tables.map(|tables| match last {
@@ -37,9 +37,9 @@ fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
                 desired.pods[0].id.0 += 10;
             }
             desired.fail_open = one == 1;
-            worlds.push(desired.clone());
+            states.push(desired.clone());
         }
-        worlds
+        states
     })
 }
 
@@ -85,13 +85,13 @@ proptest! {
 
     #[test]
     fn an_updated_snapshot_evaluates_as_a_fresh_one_and_current_evaluations_stay_right(
-        worlds in worlds(),
+        states in states(),
         flows in vec((0..PORTS, 0..PORTS, arbitrary::flow()), 30),
     ) {
-        let mut followed = Snapshot::new(&worlds[0], Generation(1), &open(), 1);
-        let mut before = &worlds[0];
+        let mut followed = Snapshot::new(&states[0], Generation(1), &open(), 1);
+        let mut before = &states[0];
         let mut epoch: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
-        for desired in &worlds {
+        for desired in &states {
             followed = followed.next(before, desired, &open(), true, 1, Arc::default);
             before = desired;
             let fresh = Snapshot::new(desired, followed.generation, &open(), 1);
@@ -158,7 +158,7 @@ fn turns() -> impl Strategy<Value = Vec<(u16, Turn)>> {
 /// Open ports, and the pods behind them.
 #[derive(Debug, Clone, Default)]
 struct Node {
-    open: BTreeMap<PortId, PortProperties>,
+    open: BTreeMap<PortId, PortView>,
     pods: BTreeMap<u16, PodAttachment>,
     tables: Option<Arc<RuleTables>>,
 }
@@ -167,7 +167,7 @@ impl Node {
     fn take(&mut self, port: u16, turn: &Turn, new_id: u32) {
         match turn {
             Turn::Attach { addresses, keeps_id } => {
-                self.open.insert(PortId(port), open()[&PortId(port)]);
+                self.open.insert(PortId(port), open()[&PortId(port)].clone());
                 let id = self.pods.get(&port).map_or(AttachmentId(new_id), |pod| pod.id);
                 let id = if *keeps_id { id } else { AttachmentId(new_id) };
                 let addresses = addresses.iter().copied().map(address).collect();
@@ -218,7 +218,7 @@ proptest! {
     ) {
         let mut nodes = vec![Node::default()];
         let mut snapshot = Snapshot::new(&nodes[0].desired(), Generation(0), &nodes[0].open, 1);
-        let mut views = vec![snapshot.clone()];
+        let mut snapshots = vec![snapshot.clone()];
         for (number, (port, turn)) in turns.iter().enumerate() {
             let before = nodes[number].clone();
             let mut node = before.clone();
@@ -230,7 +230,7 @@ proptest! {
                 prop_assert_eq!(snapshot.pod_removed, last_left, "nobody left at {}", snapshot.generation);
             }
             nodes.push(node);
-            views.push(snapshot.clone());
+            snapshots.push(snapshot.clone());
             for (epoch, then) in nodes.iter().enumerate() {
                 let generation = Generation(epoch as u32);
                 for pod in then.reachable() {
@@ -240,7 +240,7 @@ proptest! {
                         let says = snapshot.is_same_endpoint(pack(*address), true, generation);
                         prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, snapshot.generation);
                         // Otherwise no sweep would look for the flows of a removed pod.
-                        let was_same = views[epoch].is_same_endpoint(pack(*address), true, generation);
+                        let was_same = snapshots[epoch].is_same_endpoint(pack(*address), true, generation);
                         prop_assert!(says || !was_same || generation < snapshot.pod_removed);
                     }
                 }

@@ -4,7 +4,7 @@ use etherparse::{EtherType, IpNumber, Ipv4Header};
 
 use super::super::parse;
 use super::*;
-use crate::dataplane::fib::port::PortProperties;
+use crate::dataplane::fib::port::PortView;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
@@ -32,10 +32,10 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
         mac: None,
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
-    let world = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
-    let flow_word = |kind| PortProperties { kind, vlan: 0, mtu: 1500, mac: None };
-    let open = BTreeMap::from([(POD, flow_word(PortKind::Pod)), (HOST, flow_word(PortKind::Host))]);
-    Snapshot::new(&world, Generation(1), &open, 1)
+    let desired = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
+    let open_port = |kind| PortView::new(kind, None, 1500, None);
+    let open = BTreeMap::from([(POD, open_port(PortKind::Pod)), (HOST, open_port(PortKind::Host))]);
+    Snapshot::new(&desired, Generation(1), &open, 1)
 }
 
 fn whole_snapshot() -> Snapshot {
@@ -229,22 +229,22 @@ fn echoes_are_answered_with_what_they_carry() {
     for (src, dst) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
         for payload_bytes in [0, 1, 56, 1001] {
             let payload: Vec<u8> = (0..payload_bytes).map(|i| i as u8).collect();
-            let question = Spec {
+            let request = Spec {
                 src_mac: POD_MAC,
                 dst_mac: Gateway::default().mac.0,
                 payload,
                 ..Spec::new(ip(src), ip(dst), Transport::Echo { request: true, identifier: 77 })
             };
-            let mut bench = Bench::new(&question.bytes(), whole_snapshot());
+            let mut bench = Bench::new(&request.bytes(), whole_snapshot());
             assert!(bench.echo());
             frames::check(bench.bytes()).unwrap();
             let answer = Spec {
                 src_mac: bench.snapshot.mac.0,
                 dst_mac: POD_MAC,
-                src: question.dst,
-                dst: question.src,
+                src: request.dst,
+                dst: request.src,
                 transport: Transport::Echo { request: false, identifier: 77 },
-                ..question
+                ..request
             };
             let is = Bench::new(bench.bytes(), whole_snapshot()).packet;
             let should = Bench::new(&answer.bytes(), whole_snapshot()).packet;
@@ -332,7 +332,7 @@ fn errors_are_not_reported_about_errors_nor_without_an_address_to_report_from() 
 }
 
 #[test]
-fn questions_are_arp_and_solicitations() {
+fn neighbor_requests_are_arp_and_solicitations() {
     let snapshot = whole_snapshot();
     let mac = snapshot.mac.0;
     for vlan in [0, 5] {
@@ -344,9 +344,9 @@ fn questions_are_arp_and_solicitations() {
             vlan,
             &snapshot
         ));
-        let question = frames::arp(1, (mac, GATEWAY_V4), ([0; 6], POD_V4), [0xff; 6]);
+        let request = frames::arp(1, (mac, GATEWAY_V4), ([0; 6], POD_V4), [0xff; 6]);
         let tag = if vlan == 0 { &[][..] } else { &[0x81, 0, 0, 5][..] };
-        assert_eq!(bench.bytes(), [&question[..12], tag, &question[12..]].concat());
+        assert_eq!(bench.bytes(), [&request[..12], tag, &request[12..]].concat());
 
         assert!(write_solicitation(
             &bench.umem,
@@ -356,10 +356,10 @@ fn questions_are_arp_and_solicitations() {
             &snapshot
         ));
         frames::check(bench.bytes()).unwrap();
-        let mut question = solicitation(&icmp::link_local(Mac(mac)).to_string(), "fd00::2");
-        question.payload.truncate(18);
-        question.payload.extend(mac);
-        let question = Spec { src_mac: mac, vlan: (vlan != 0).then_some(vlan), ..question };
-        assert_eq!(bench.bytes(), question.bytes());
+        let mut request = solicitation(&icmp::link_local(Mac(mac)).to_string(), "fd00::2");
+        request.payload.truncate(18);
+        request.payload.extend(mac);
+        let request = Spec { src_mac: mac, vlan: (vlan != 0).then_some(vlan), ..request };
+        assert_eq!(bench.bytes(), request.bytes());
     }
 }

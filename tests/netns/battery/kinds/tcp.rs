@@ -8,21 +8,21 @@ impl Kinds {
     pub(super) fn tcp_flags(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         for flags in 0..64 {
-            let judged = if flags & SYN == 0 || flags & ACK != 0 { Some(INVALID_STATE) } else { None };
+            let evaluated = if flags & SYN == 0 || flags & ACK != 0 { Some(INVALID_STATE) } else { None };
             let senseless = flags & SYN != 0 && flags & (FIN | RST) != 0;
             let mut frames = vec![];
             for (number, dst_port) in [PORT, CLOSED_PORT].into_iter().enumerate() {
                 let low = 1024 + 2 * u16::from(flags) + number as u16;
                 let mut relations = vec![low, 60_000 + 2 * u16::from(flags) + number as u16];
                 // A connection from this port would belong to the next frame.
-                if judged.is_some() || senseless {
+                if evaluated.is_some() || senseless {
                     relations.push(dst_port);
                 }
                 for src_port in relations {
                     let mark = self.mark();
                     let segment = Segment::of([src_port, dst_port], flags).bytes(src, dst, &mark);
                     let policy = if dst_port == PORT { self.opened() } else { DENIED };
-                    let fate = if senseless { MALFORMED } else { judged.unwrap_or(policy) };
+                    let fate = if senseless { MALFORMED } else { evaluated.unwrap_or(policy) };
                     frames.push((self.between((src, dst), TCP, &segment), fate));
                 }
             }

@@ -1,21 +1,22 @@
 //! Reference model of the packet path, written without regard to speed. It knows packets as the generator
 //! describes them, flows as a list, and policy as lists of rules. It shares no code with the packet path.
 
+mod flow;
+mod packet;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use palisade::ids::{AttachmentId, PortId};
-use palisade::net::flow::{FlowKey, Protocol};
+use palisade::net::flow::FlowKey;
 use palisade::tables::{Direction, RuleOrigin, Verdict};
 
+pub(crate) use self::flow::{ACK, FIN, Flow, RST, SYN};
+use self::flow::{Outcome, timeout_ms};
+pub(crate) use self::packet::protocol_and_ports;
+use self::packet::{answered, has_wrong_checksum, is_decisive, is_link_local, is_no_host, query, report};
 use crate::frames::{Spec, Transport};
 use crate::rig::{self, HOST, PODS, Setting, UPLINK};
-
-/// TCP control bits.
-pub(crate) const FIN: u8 = 1;
-pub(crate) const SYN: u8 = 2;
-pub(crate) const RST: u8 = 4;
-pub(crate) const ACK: u8 = 16;
 
 /// Verdict on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,26 +27,6 @@ pub(crate) enum Fate {
     Consumed(Option<Vec<u8>>),
     /// Dropped, perhaps with an ICMP error to the sender.
     Drop(&'static str, Option<Vec<u8>>),
-}
-
-/// Conntrack flow.
-#[derive(Debug, Clone)]
-pub(crate) struct Flow {
-    /// Key of the original direction.
-    pub(crate) key: FlowKey,
-    /// Type of the request, for ICMP.
-    pub(crate) query: Option<u8>,
-    attachments: [AttachmentId; 2],
-    generation: u32,
-    pub(crate) state: &'static str,
-    /// Sides of a TCP connection that have sent FIN.
-    finished: [bool; 2],
-    /// Next sequence number of each side of a TCP connection.
-    pub(crate) end: [u32; 2],
-    seen_ms: u64,
-    /// Packet and byte counters of each side.
-    pub(crate) packets: [u64; 2],
-    pub(crate) bytes: [u64; 2],
 }
 
 /// Port counters: received, forwarded, consumed, dropped.
@@ -69,18 +50,10 @@ pub(crate) struct Model {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Route {
     Gateway,
     Nowhere,
     Port(PortId),
-}
-
-/// Tells whether a flow's next state lets a packet pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Pass,
-    Invalid,
-    Reopen,
 }
 
 impl Model {
@@ -129,13 +102,13 @@ impl Model {
     }
 
     fn decide(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
-        if let Some(reason) = self.guard(port, spec) {
+        if let Some(reason) = self.anti_spoof(port, spec) {
             return Fate::Drop(reason, None);
         }
         let about = quoted.unwrap_or(spec);
         if let Some(quoted) = quoted {
             // An ICMP error goes to the sender of the quoted packet, and comes from its destination.
-            let comes_right = quoted.src == spec.dst && self.way(quoted.dst) == Way::Port(port);
+            let comes_right = quoted.src == spec.dst && self.route(quoted.dst) == Route::Port(port);
             // ICMP messages other than queries belong to no flow.
             let may_be_known = !matches!(quoted.transport, Transport::Icmp { .. }) || query(quoted).is_some();
             if !comes_right || !may_be_known {
@@ -143,15 +116,15 @@ impl Model {
             }
         }
         let found = self.find(about);
-        let out = match self.way(spec.dst) {
-            Way::Gateway => return Model::echo(port, spec),
-            Way::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
+        let out = match self.route(spec.dst) {
+            Route::Gateway => return Model::echo(port, spec),
+            Route::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
                 return Fate::Drop("no-route", None);
             }
-            Way::Nowhere => return Fate::Drop("no-route", None),
+            Route::Nowhere => return Fate::Drop("no-route", None),
             // The switch routes no packet between addresses outside its pods.
-            Way::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
-            Way::Port(out) => out,
+            Route::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
+            Route::Port(out) => out,
         };
         let mtu = if out.index() == PODS - 1 { rig::SMALL_MTU } else { rig::MTU };
         let ip_bytes = spec.ip().len();
@@ -162,7 +135,7 @@ impl Model {
             return Fate::Drop("too-big", quoted.is_none().then(|| report(port, spec, Some(mtu))));
         }
         let reason = match found {
-            Some((flow, side)) => self.follow(flow, side, port, out, spec, quoted.is_some()),
+            Some((flow, side)) => self.advance(flow, side, port, out, spec, quoted.is_some()),
             None if quoted.is_some() => Some("invalid-state"),
             None => self.open(port, out, spec, None),
         };
@@ -172,7 +145,7 @@ impl Model {
         }
     }
 
-    fn guard(&self, port: PortId, spec: &Spec) -> Option<&'static str> {
+    fn anti_spoof(&self, port: PortId, spec: &Spec) -> Option<&'static str> {
         let tag = (port == UPLINK).then_some(rig::UPLINK_VLAN);
         if spec.vlan != tag {
             return Some("vlan");
@@ -199,20 +172,20 @@ impl Model {
         (is_no_host(spec.dst) || is_group).then_some("multicast")
     }
 
-    fn way(&self, address: IpAddr) -> Way {
+    fn route(&self, address: IpAddr) -> Route {
         if rig::gateway_address().contains(&address) {
-            return Way::Gateway;
+            return Route::Gateway;
         }
         if let Some(pod) = self.pod_at(address) {
-            return Way::Port(PortId(pod as u16));
+            return Route::Port(PortId(pod as u16));
         }
         if rig::node_address().contains(&address) {
-            return Way::Port(HOST);
+            return Route::Port(HOST);
         }
         if rig::is_among_pods(address) {
-            return Way::Nowhere;
+            return Route::Nowhere;
         }
-        Way::Port(UPLINK)
+        Route::Port(UPLINK)
     }
 
     /// Attached pod with an address.
@@ -251,7 +224,7 @@ impl Model {
     }
 
     /// Processes a packet of a known flow; returns the drop reason.
-    fn follow(
+    fn advance(
         &mut self,
         number: usize,
         side: usize,
@@ -267,7 +240,7 @@ impl Model {
                 self.flows.remove(number);
                 return if is_error { Some("invalid-state") } else { self.open(port, out, spec, None) };
             }
-            let (Way::Port(from), Way::Port(to)) = (self.way(key.src), self.way(key.dst)) else {
+            let (Route::Port(from), Route::Port(to)) = (self.route(key.src), self.route(key.dst)) else {
                 unreachable!("no flow is with the gateway");
             };
             let counted = self.decisions.clone();
@@ -372,17 +345,17 @@ impl Model {
         if source && from == to {
             return None; // Policy does not apply between a pod and itself.
         }
-        if source && let Some(reason) = self.ask(from, Direction::Egress, Some(key.dst), key) {
+        if source && let Some(reason) = self.evaluate(from, Direction::Egress, Some(key.dst), key) {
             return Some(reason);
         }
         let is_own_node = from == HOST && rig::node_address().contains(&key.src);
         let peer = (!is_own_node).then_some(key.src);
-        if target { self.ask(to, Direction::Ingress, peer, key) } else { None }
+        if target { self.evaluate(to, Direction::Ingress, peer, key) } else { None }
     }
 
     /// Drop reason of the rules of the pod behind a port. Without a peer, the flow is from the pod's own
     /// node.
-    fn ask(
+    fn evaluate(
         &mut self,
         port: PortId,
         direction: Direction,
@@ -404,193 +377,4 @@ impl Model {
         };
         (verdict == Verdict::Deny).then_some(reason)
     }
-}
-
-impl Flow {
-    fn count(&mut self, side: usize, spec: &Spec, now_ms: u64) {
-        self.packets[side] += 1;
-        self.bytes[side] += spec.ip().len() as u64;
-        self.seen_ms = now_ms;
-    }
-
-    fn step(&mut self, side: usize, spec: &Spec) -> Outcome {
-        match spec.transport {
-            Transport::Tcp { flags, sequence, acknowledgement, .. } => {
-                self.step_tcp(side, flags, [sequence, acknowledgement], spec.payload.len() as u32)
-            }
-            Transport::Udp { .. } => {
-                if side == 1 {
-                    self.state = "udp-two-way";
-                }
-                Outcome::Pass
-            }
-            Transport::Sctp { chunk, .. } => self.step_sctp(side, chunk),
-            Transport::Other(_) => {
-                if side == 1 {
-                    self.state = "other";
-                }
-                Outcome::Pass
-            }
-            _ => Outcome::Pass,
-        }
-    }
-
-    fn step_sctp(&mut self, side: usize, chunk: u8) -> Outcome {
-        const INIT: u8 = 1;
-        match (self.state, chunk) {
-            ("sctp-setup", 11) if side == 1 => self.state = "sctp-established",
-            ("sctp-setup" | "sctp-established", 6 | 14) => self.state = "sctp-shutdown",
-            ("sctp-shutdown", INIT) => return Outcome::Reopen,
-            ("sctp-established", INIT) if side == 1 => return Outcome::Invalid,
-            _ => {}
-        }
-        Outcome::Pass
-    }
-
-    /// Processes a segment within the window. Every segment of the generator on a live connection lies in it.
-    fn step_tcp(
-        &mut self,
-        side: usize,
-        flags: u8,
-        [sequence, acknowledgement]: [u32; 2],
-        bytes: u32,
-    ) -> Outcome {
-        let is = |bits: u8| flags & bits != 0;
-        match (self.state, side) {
-            ("time-wait" | "reset", _) if is(SYN) => {
-                return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
-            }
-            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
-            // A refusal (RST) acknowledges the SYN (RFC 9293 section 3.10.7.3).
-            ("syn-sent", 1) if is(RST) => self.state = "reset",
-            (_, _) if is(RST) && sequence == self.end[side] => self.state = "reset",
-            ("syn-sent", _) if is(RST) => return Outcome::Invalid,
-            // A reset in the window without the exact number: the receiver challenges it (RFC 5961 section
-            // 3.2).
-            (_, _) if is(RST) => {}
-            ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
-            ("syn-sent", 0) => return Outcome::Invalid,
-            ("syn-sent", _) if is(SYN) => {
-                self.state = "syn-received";
-                self.end[1] = sequence + 1;
-            }
-            ("syn-sent", _) => {}
-            ("syn-received", 1) if is(SYN) && is(ACK) => self.end[1] = sequence + 1,
-            ("syn-received", 0) if is(SYN) && is(ACK) => self.state = "established",
-            (_, 0) if is(SYN) && is(ACK) => return Outcome::Invalid,
-            (_, 1) if is(SYN) && !is(ACK) => return Outcome::Invalid,
-            _ if is(SYN) => {}
-            _ => {
-                self.end[side] = self.end[side].max(sequence + bytes + u32::from(is(FIN)));
-                self.finished[side] |= is(FIN);
-                self.state = match self.state {
-                    "unacknowledged" if side == 0 => "unacknowledged",
-                    "unacknowledged" if self.finished == [true; 2] => "last-ack",
-                    "unacknowledged" if self.finished != [false; 2] => "fin-wait",
-                    "unacknowledged" => "established",
-                    "syn-received" | "established" if is(FIN) => "fin-wait",
-                    "syn-received" if side == 0 => "established",
-                    "fin-wait" if is(FIN) && self.finished[1 - side] => "last-ack",
-                    "last-ack" if !is(FIN) && acknowledgement == self.end[1 - side] => "time-wait",
-                    state => state,
-                };
-            }
-        }
-        Outcome::Pass
-    }
-}
-
-/// Tells whether the transport checksum matters. Unknown protocols have none.
-fn has_wrong_checksum(spec: &Spec) -> bool {
-    spec.broken && !matches!(spec.transport, Transport::Other(_))
-}
-
-/// Idle timeouts as in `Timeouts::default`, milliseconds.
-fn timeout_ms(state: &str) -> u64 {
-    let seconds = match state {
-        "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" | "other-one-way" => 30,
-        "unacknowledged" => 300,
-        "established" | "sctp-established" => 7440,
-        "fin-wait" | "last-ack" | "udp-two-way" => 120,
-        "time-wait" => 60,
-        "reset" | "sctp-shutdown" => 10,
-        "other" => 600,
-        _ => panic!("no such state: {state}"),
-    };
-    seconds * 1000
-}
-
-pub(crate) fn protocol_and_ports(spec: &Spec) -> (Protocol, [u16; 2]) {
-    let icmp = if spec.src.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
-    match spec.transport {
-        Transport::Tcp { ports, .. } => (Protocol::TCP, ports),
-        Transport::Udp { ports } => (Protocol::UDP, ports),
-        Transport::Sctp { ports, .. } => (Protocol::SCTP, ports),
-        Transport::Echo { identifier, .. } => (icmp, [identifier; 2]),
-        Transport::Icmp { rest, .. } if query(spec).is_some() => {
-            (icmp, [u16::from_be_bytes([rest[0], rest[1]]); 2])
-        }
-        Transport::Icmp { .. } => (icmp, [0; 2]),
-        Transport::Other(protocol) => (Protocol(protocol), [0; 2]),
-    }
-}
-
-/// Type of the request of an ICMP query or reply, and whether it is the reply.
-fn query(spec: &Spec) -> Option<(u8, bool)> {
-    let is_v4 = spec.src.is_ipv4();
-    match spec.transport {
-        Transport::Echo { request, .. } => Some((if is_v4 { 8 } else { 128 }, !request)),
-        Transport::Icmp { kind: kind @ (13 | 15 | 17), .. } if is_v4 => Some((kind, false)),
-        Transport::Icmp { kind: kind @ (14 | 16 | 18), .. } if is_v4 => Some((kind - 1, true)),
-        Transport::Icmp { kind: kind @ (139 | 140), .. } if !is_v4 => Some((139, kind == 140)),
-        _ => None,
-    }
-}
-
-/// Tells whether a segment opens, resets or finishes a connection.
-fn is_decisive(spec: &Spec) -> bool {
-    matches!(spec.transport, Transport::Tcp { flags, .. } if flags & (SYN | RST | FIN) != 0)
-}
-
-/// Tells whether an address is multicast, broadcast, loopback or unspecified.
-fn is_no_host(address: IpAddr) -> bool {
-    let is_broadcast = match address {
-        IpAddr::V4(address) => address.is_broadcast(),
-        IpAddr::V6(_) => false,
-    };
-    address.is_multicast() || is_broadcast || address.is_loopback() || address.is_unspecified()
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80)
-}
-
-/// Frame from the switch itself to the station behind a port.
-fn answered(port: PortId, spec: Spec) -> Vec<u8> {
-    let vlan = (port == UPLINK).then_some(rig::UPLINK_VLAN);
-    Spec { src_mac: rig::switch_mac(port), dst_mac: spec.src_mac, vlan, ..spec }.bytes()
-}
-
-/// ICMP error about a packet: time exceeded, or too big for an MTU.
-fn report(port: PortId, spec: &Spec, mtu: Option<u16>) -> Vec<u8> {
-    let is_v4 = spec.src.is_ipv4();
-    let (kind, code) = match (is_v4, mtu) {
-        (true, None) => (11, 0),
-        (true, Some(_)) => (3, 4),
-        (false, None) => (3, 0),
-        (false, Some(_)) => (2, 0),
-    };
-    let [high, low] = mtu.unwrap_or(0).to_be_bytes();
-    let mut payload = spec.ip();
-    payload.truncate(if is_v4 { 576 - 28 } else { 1280 - 48 });
-    let error = Spec {
-        src: rig::gateway_address()[usize::from(!is_v4)],
-        dst: spec.src,
-        ttl: 64,
-        transport: Transport::Icmp { kind, code, rest: [0, 0, high, low] },
-        payload,
-        broken: false,
-        ..spec.clone()
-    };
-    answered(port, error)
 }

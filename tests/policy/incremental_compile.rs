@@ -64,9 +64,9 @@ impl History {
     }
 
     /// Compares tables and reference evaluator on one packet.
-    fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
+    fn compare(&self, reference: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
         let judgement = self.classifier.decide_flow(flow);
-        let answer = oracle.evaluate(flow);
+        let answer = reference.evaluate(flow);
         for (compiled, naive, peer) in
             [(judgement.egress, &answer.egress, flow.dst), (judgement.ingress, &answer.ingress, flow.src)]
         {
@@ -203,10 +203,10 @@ fn replay(steps: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
     let mut history = History::new();
     for (changes, picks) in steps {
         history.apply(changes);
-        let oracle = ReferenceEvaluator::new(history.objects.values());
+        let reference = ReferenceEvaluator::new(history.objects.values());
         let addresses = history.addresses();
         for pick in picks {
-            history.compare(&oracle, &flow(&addresses, pick))?;
+            history.compare(&reference, &flow(&addresses, pick))?;
         }
     }
     Ok(())
@@ -227,7 +227,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn tables_and_oracle_agree_after_every_change_of_random_histories() {
+fn tables_and_reference_agree_after_every_change_of_random_histories() {
     let histories = std::env::var("PALISADE_HISTORIES")
         .map_or(HISTORIES, |text| text.parse().expect("PALISADE_HISTORIES is a number"));
     let seed = seed();
