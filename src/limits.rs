@@ -46,7 +46,7 @@ pub const POD_PREFIXES_MAX: usize = 64;
 /// (`net.ipv4.neigh.default.gc_thresh3`, 1,024 for each family).
 pub const NEIGHBORS_MAX: usize = 1 << 13;
 /// Neighbours that wait for a request to the kernel to resolve them.
-pub const NEIGHBOR_QUESTIONS_MAX: usize = 256;
+pub const SOLICITS_WAITING_MAX: usize = 256;
 /// Most rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
 /// Ended flows that one worker keeps until no other worker can refer to their slots. Further expired flows
@@ -59,9 +59,9 @@ pub const AWAITED_PODS_MS: u32 = 120_000;
 pub const ENDPOINTS_BYTES_MAX: u64 = 16 << 20;
 /// ICMP errors that one worker sends to each port in a second (RFC 1812 section 4.3.2.8: "A router SHOULD
 /// also be able to limit the rate at which it sends other sorts of ICMP error messages").
-pub const PORT_ANSWERS_PER_SECOND: u32 = 100;
+pub const PORT_ICMP_ERRORS_PER_SECOND: u32 = 100;
 /// ICMP errors beyond these that one worker sends in a second to all ports together.
-pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
+pub const ICMP_ERRORS_PER_SECOND_MAX: u32 = 1000;
 /// Fragmented datagrams that one worker tracks, in sets of [`FRAGMENT_WAYS`]. The oldest of a set is evicted.
 pub const DATAGRAMS_MAX: usize = 512;
 /// Datagrams in one set. One port takes at most half of them.
@@ -72,7 +72,7 @@ pub const FRAGMENTS_WAITING_MAX: usize = 128;
 /// Time in which all fragments of a datagram must arrive, as in Linux (`net.ipv4.ipfrag_time`, 30 s).
 pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
 /// Verdicts on first fragments that one worker shares with the others at a time.
-pub const FIRSTS_SHARED_MAX: usize = 1024;
+pub const FIRST_VERDICTS_SHARED_MAX: usize = 1024;
 /// Commands of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
 /// Most connections to the control socket, and at most a quarter of the process's file descriptors. At the
@@ -120,7 +120,7 @@ const _: () =
     assert!(HANDOFF_BUFFERS_MIN >= PORT_BURST_FRAMES_MAX && HANDOFF_BUFFERS_MAX >= HANDOFF_BUFFERS_MIN);
 const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes all that waits");
 const _: () =
-    assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRSTS_SHARED_MAX.is_power_of_two());
+    assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRST_VERDICTS_SHARED_MAX.is_power_of_two());
 const _: () = assert!(PORTS_MAX * POD_ADDRESSES_MAX + POD_PREFIXES_MAX <= UPLINK_PREFIXES_MAX / 2);
 const _: () = assert!(NEIGHBORS_MAX.is_power_of_two());
 const _: () = assert!(PORTS_MAX <= u16::MAX as usize);

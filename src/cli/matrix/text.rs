@@ -14,7 +14,7 @@ const SQUARE_MAX: usize = 10;
 /// Renders a square of sources and destinations, or a list of pairs.
 pub(super) fn table(matrix: &Matrix) -> String {
     if matrix.cells.is_empty() {
-        return "No pod is judged by any policy tables.\n".to_owned();
+        return "No policy table applies to any pod.\n".to_owned();
     }
     if matrix.groups.len() <= SQUARE_MAX { square(matrix) } else { list(matrix) }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::first_verdict::{FirstRecord, FirstVerdict};
 use crate::dataplane::conntrack::Key;
-use crate::limits::{FIRSTS_SHARED_MAX, FRAGMENT_TIMEOUT_MS};
+use crate::limits::{FIRST_VERDICTS_SHARED_MAX, FRAGMENT_TIMEOUT_MS};
 
 /// Number of slots, from the hash on, that may hold a datagram.
 const PROBES: usize = 4;
@@ -29,7 +29,7 @@ pub(crate) struct FirstFragmentTable {
 
 impl FirstFragmentTable {
     pub(crate) fn new(workers: usize) -> FirstFragmentTable {
-        let slots = if workers > 1 { FIRSTS_SHARED_MAX } else { 0 };
+        let slots = if workers > 1 { FIRST_VERDICTS_SHARED_MAX } else { 0 };
         FirstFragmentTable {
             slots: (0..slots).map(|_| Slot::default()).collect(),
             version: AtomicU32::new(0),

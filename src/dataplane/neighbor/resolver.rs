@@ -24,7 +24,7 @@ use crate::netlink::NeighborEvents;
 use crate::threads;
 
 /// Time between two checks for missing and stale neighbours. In this time the thread sends one request for a
-/// neighbour, and at most [`NEIGHBOR_QUESTIONS_MAX`](crate::limits::NEIGHBOR_QUESTIONS_MAX) requests for those
+/// neighbour, and at most [`SOLICITS_WAITING_MAX`](crate::limits::SOLICITS_WAITING_MAX) requests for those
 /// that workers miss: a pod that tries all addresses of a link does not fill the kernel's table.
 const TICK: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,7 @@
 //! Solicitations that a worker is to send, and the rate limits of solicitations and ICMP errors.
 
 use crate::ids::PortId;
-use crate::limits::{ANSWERS_PER_SECOND_MAX, PORT_ANSWERS_PER_SECOND, PORTS_MAX};
+use crate::limits::{ICMP_ERRORS_PER_SECOND_MAX, PORT_ICMP_ERRORS_PER_SECOND, PORTS_MAX};
 use crate::net::address::Address;
 
 /// Solicitations and rate limits of one worker. Both are bounded, whatever the switch receives.
@@ -90,7 +90,7 @@ impl RateLimits {
     /// rate at which it sends other sorts of ICMP error messages" (RFC 1812 section 4.3.2.8).
     pub(crate) fn allow_icmp_error(&mut self, port: PortId, now_ms: u32) -> bool {
         let second = now_ms / 1000;
-        self.icmp_errors_by_port[port.index()].consume(second, PORT_ANSWERS_PER_SECOND)
-            || self.icmp_errors.consume(second, ANSWERS_PER_SECOND_MAX)
+        self.icmp_errors_by_port[port.index()].consume(second, PORT_ICMP_ERRORS_PER_SECOND)
+            || self.icmp_errors.consume(second, ICMP_ERRORS_PER_SECOND_MAX)
     }
 }

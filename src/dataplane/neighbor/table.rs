@@ -16,7 +16,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::dataplane::eventfd::EventFd;
 use crate::ids::PortId;
-use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
+use crate::limits::{NEIGHBORS_MAX, PORTS_MAX, SOLICITS_WAITING_MAX};
 use crate::net::address::Address;
 use crate::net::mac::Mac;
 
@@ -44,7 +44,7 @@ pub(crate) struct SolicitQueue {
 
 impl SolicitQueue {
     pub(crate) fn new() -> std::io::Result<SolicitQueue> {
-        Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), eventfd: EventFd::new()? })
+        Ok(SolicitQueue { queue: ArrayQueue::new(SOLICITS_WAITING_MAX), eventfd: EventFd::new()? })
     }
 
     /// Adds a neighbour, and wakes the resolver.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::table::Neighbors;
 use crate::ids::PortId;
-use crate::limits::NEIGHBOR_QUESTIONS_MAX;
+use crate::limits::SOLICITS_WAITING_MAX;
 use crate::net::address::pack;
 use crate::net::mac::Mac;
 use crate::netlink::{Neighbor, NeighborEvent, NudState};
@@ -134,7 +134,7 @@ impl UplinkTable {
     /// Requests a neighbour that a worker misses, unless the limit of the tick is reached.
     pub(super) fn request(&mut self, port: PortId, address: IpAddr) -> Option<Neighbor> {
         let neighbor = self.resolvable(port, address)?;
-        let may = self.requested.len() < NEIGHBOR_QUESTIONS_MAX && !self.known.contains_key(&neighbor);
+        let may = self.requested.len() < SOLICITS_WAITING_MAX && !self.known.contains_key(&neighbor);
         (may && self.requested.insert(neighbor)).then_some(neighbor)
     }
 
@@ -250,7 +250,7 @@ mod tests {
     fn a_pod_that_tries_every_address_causes_a_bounded_number_of_requests() {
         let (mut table, _) = bench(DEVICE);
         let asked = (0..10_000u32).filter_map(|i| table.request(PORT, IpAddr::from(i.to_be_bytes()))).count();
-        assert_eq!(asked, NEIGHBOR_QUESTIONS_MAX);
+        assert_eq!(asked, SOLICITS_WAITING_MAX);
         table.start_tick();
         assert_eq!(table.request(PORT, ip("192.0.2.1")), Some((7, ip("192.0.2.1"))));
         assert_eq!(table.request(PORT, ip("192.0.2.1")), None, "once is enough");
