@@ -9,7 +9,7 @@ use crate::control::{
     ApiError, BoundSocket, CoverageCheck, InterfaceMonitor, Server, ServerError, Switch,
     raise_descriptor_limit,
 };
-use crate::dataplane::{Dataplane, PortKind, ShutdownMode, StartError};
+use crate::dataplane::{Dataplane, ShutdownMode, StartError};
 use crate::tables::RuleTables;
 
 /// Time that the workers have to stop.
@@ -123,7 +123,7 @@ pub fn configure(switch: &Switch, config: &Config, tables: Option<RuleTables>) -
         let loaded = switch.replace_tables(tables, origin, CoverageCheck::RequireIfCovered);
         loaded.map_err(|error| refused("policy tables".to_owned(), error))?;
     }
-    let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
+    let is_pod = |port: &&PortConfig| port.kind.has_pod();
     let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);
     for port in others.into_iter().chain(pods) {
         let info = switch

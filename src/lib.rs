@@ -27,6 +27,7 @@ pub mod tables;
 pub mod policy;
 
 pub mod mem;
+pub mod tap;
 pub mod xdp;
 
 pub mod netlink;

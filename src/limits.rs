@@ -20,6 +20,12 @@ pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
 /// Most UMEM frames of one packet: the head and fragments of a socket buffer (`MAX_SKB_FRAGS` of
 /// `linux/skbuff.h`, 17 unless the kernel is configured otherwise).
 pub const MULTI_BUFFER_FRAMES_MAX: usize = 18;
+/// Most segments of one packet from a tap device: 64 KB in the segments that RFC 9293 section 3.7.1 makes the least
+/// default (536 bytes) are 123. The switch tells the network stack of a device that it makes.
+pub const PORT_SEGMENTS_MAX: usize = 128;
+/// Largest offset of the transport header of a packet with segments, or with a checksum that is left to its
+/// receiver.
+pub const TRANSPORT_OFFSET_MAX: usize = 250;
 /// Largest MTU of a port: the largest frame less an Ethernet header with one 802.1Q tag.
 pub const MTU_MAX: usize = PACKET_BYTES_MAX - 18;
 /// Largest Ethernet frame in one UMEM frame: the frame less the headroom, and less the tailroom of the

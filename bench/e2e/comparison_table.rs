@@ -8,8 +8,10 @@ use crate::results::{PEERS, Results, summary};
 use crate::scenario::Scenario;
 use crate::system::System;
 
-/// System without policy that is the limit of AF_XDP on this machine.
-const LIMIT: &str = "noop";
+/// Systems without policy that are the limits of AF_XDP and of tap devices on this machine.
+const LIMITS: [&str; 2] = ["noop", "noop-tap"];
+/// End of the names of systems with pods on tap devices.
+const TAP: &str = "-tap";
 /// Characters of a reason that the table shows. The file has all of it.
 const REASON_MAX: usize = 100;
 
@@ -33,10 +35,10 @@ pub(crate) fn print(results: &Results, scenario: &Scenario, systems: &[Box<dyn S
     let mut rows: Vec<Row> = rows.collect();
     let median_of =
         |name: &str| rows.iter().find(|row| row.system == name)?.metric.map(|metric| metric.median);
-    let limit = median_of(LIMIT);
+    let limits = LIMITS.map(median_of);
     let peers = PEERS.iter().filter_map(|peer| median_of(peer));
     let best_peer = peers.reduce(if scenario.more_is_better { f64::max } else { f64::min });
-    rows.iter_mut().for_each(|row| row.compare(limit, best_peer));
+    rows.iter_mut().for_each(|row| row.compare(limits[usize::from(row.system.ends_with(TAP))], best_peer));
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
     table.set_header([

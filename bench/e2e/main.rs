@@ -84,6 +84,9 @@ struct Options {
     /// Forward between these interfaces, as the system `noop` does
     #[arg(long, hide = true, num_args = 1..)]
     forward: Vec<String>,
+    /// Forward between the tap devices of these network namespaces, as the system `noop-tap` does
+    #[arg(long, hide = true, num_args = 1..)]
+    forward_taps: Vec<String>,
     /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
@@ -91,7 +94,11 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let done = if options.forward.is_empty() { measure(&options) } else { forward(&options.forward) };
+    let done = match (options.forward.as_slice(), options.forward_taps.as_slice()) {
+        ([], []) => measure(&options),
+        (interfaces, []) => systems::forward(interfaces),
+        (_, namespaces) => systems::forward_taps(namespaces),
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(trouble) => {
@@ -99,10 +106,6 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-fn forward(interfaces: &[String]) -> Result<(), BenchError> {
-    systems::forward(interfaces).map_err(|error| BenchError::Other(error.to_string()))
 }
 
 fn measure(options: &Options) -> Result<(), BenchError> {
@@ -170,7 +173,7 @@ fn trial(
     seconds: u64,
     results: &Results,
 ) -> Result<Measures, BenchError> {
-    let mut rig = Rig::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
+    let mut rig = Rig::up(scenario.shape.pods, scenario.mtu.for_system(system), system.ports())?;
     let started = system.start(&mut rig, &scenario.shape);
     let measured =
         started.and_then(|running| measure_one(scenario, system, &rig, &*running, seconds, results));

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 
 use palisade::dataplane::Mac;
-use palisade::lab::{Lab, LabError, LabSpec, Node, POD_INTERFACE, Pod};
+use palisade::lab::{Lab, LabError, LabSpec, Node, POD_INTERFACE, Pod, PodPorts};
 use palisade::limits::MTU_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -34,13 +34,13 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Sets up pods and node, with this MTU on all links.
-    pub(crate) fn up(pods: usize, mtu: u32) -> Result<Rig, BenchError> {
+    pub(crate) fn up(pods: usize, mtu: u32, ports: PodPorts) -> Result<Rig, BenchError> {
         let named = ["client", "server", "outsider"].map(str::to_owned);
         let names: Vec<String> =
             named.into_iter().chain((PODS_MIN..pods).map(|pod| format!("receiver{pod}"))).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         // The lab's plan refuses an MTU beyond an AF_XDP frame; systems in the kernel take more.
-        let lab = Lab::up(&LabSpec { mtu: mtu.min(MTU_MAX as u32), ..LabSpec::of(&names)? })?;
+        let lab = Lab::up(&LabSpec { ports, mtu: mtu.min(MTU_MAX as u32), ..LabSpec::of(&names)? })?;
         let node = lab.node()?;
         let rig = Rig { node, lab };
         if mtu > MTU_MAX as u32 {

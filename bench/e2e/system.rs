@@ -1,7 +1,7 @@
 //! System under test: how it starts, and what a running one answers.
 
 use palisade::dataplane::Mac;
-use palisade::lab::Pod;
+use palisade::lab::{Pod, PodPorts};
 
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
@@ -17,6 +17,11 @@ pub(crate) trait System {
 
     /// Versions of its programs; empty if they are not installed.
     fn versions(&self) -> Vec<String>;
+
+    /// Interfaces of the pods.
+    fn ports(&self) -> PodPorts {
+        PodPorts::Veth
+    }
 
     /// Largest MTU that it can carry.
     fn mtu_max(&self) -> u32 {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::output::terminal::spinner;
 use super::signals::interruption;
 use super::{CliError, Output, output};
-use crate::lab::{Journal, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec, clean, manifests};
+use crate::lab::{Journal, Lab, LabError, LabSpec, Pod, PodPorts, Switch, SwitchSpec, clean, manifests};
 
 /// Pods as network namespaces on this machine, to play and to test with
 #[derive(Debug, Args)]
@@ -41,6 +41,9 @@ struct UpArguments {
     /// Number of pods: pod1, pod2, …
     #[arg(long, value_name = "N", default_value_t = 2)]
     pods: usize,
+    /// Interfaces of the pods: one end of a veth pair, or a tap device of the switch
+    #[arg(long, value_enum, default_value_t)]
+    ports: PodPorts,
     /// Queues of every pod: as many as the switch has workers
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
@@ -51,7 +54,7 @@ struct UpArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     outside_mtu: u32,
     /// Connect the pods by the kernel's bridge
-    #[arg(long, conflicts_with = "switch")]
+    #[arg(long, conflicts_with = "switch", conflicts_with = "ports")]
     bridge: bool,
     /// Connect the pods by a switch that runs in the background; no policy isolates any of them
     #[arg(long)]
@@ -103,8 +106,8 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let names: Vec<String> = (1..=arguments.pods).map(|number| format!("pod{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let UpArguments { workers, mtu, outside_mtu, .. } = *arguments;
-    let spec = LabSpec { workers, mtu, outside_mtu, ..LabSpec::of(&names)? };
+    let UpArguments { ports, workers, mtu, outside_mtu, .. } = *arguments;
+    let spec = LabSpec { ports, workers, mtu, outside_mtu, ..LabSpec::of(&names)? };
     let spinner = spinner();
     let mut lab = Lab::up_with(&spec, &mut |pod| spinner.set_message(format!("made {}", pod.pod)))?;
     if arguments.bridge {

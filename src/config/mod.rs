@@ -129,6 +129,10 @@ pub struct PortConfig {
     /// Addresses of the node, for a host port.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// Network namespace of a tap device: a name of `ip netns`, or an absolute path.
+    pub namespace: Option<String>,
+    /// MTU of a tap device, bytes.
+    pub mtu: Option<u32>,
     /// Pod behind the port.
     pub pod: Option<PodName>,
     /// Addresses of the pod.

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_documented_examples_are_accepted() {
         let config = Config::parse(&with_examples(), Path::new("palisade.toml")).unwrap();
-        assert_eq!(config.ports.len(), 3);
+        assert_eq!(config.ports.len(), 4);
         assert_eq!(config.ports[0].pod_request().unwrap().1.addresses.len(), 2);
         assert_eq!(config.routes[0].port, "uplink");
         assert!(config.policy.directory.is_some());

@@ -67,6 +67,8 @@ impl PortConfig {
             interface: self.interface.clone(),
             vlan: self.vlan,
             addresses: self.addresses.clone(),
+            namespace: self.namespace.clone(),
+            mtu: self.mtu,
         }
     }
 

@@ -151,7 +151,10 @@ impl ApiError {
             | ApiError::Probe(_)
             | ApiError::Tables(_)
             | ApiError::Port(
-                PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
+                PortError::NoInterface { .. }
+                | PortError::NoNamespace { .. }
+                | PortError::NoQueue { .. }
+                | PortError::Mtu { .. },
             ) => 422,
             ApiError::NotTaken(_) => 503,
             ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
@@ -165,5 +168,6 @@ pub(super) fn kind_name(kind: PortKind) -> &'static str {
         PortKind::Pod => "pod",
         PortKind::Host => "host",
         PortKind::Uplink => "uplink",
+        PortKind::Tap => "tap",
     }
 }

@@ -142,7 +142,7 @@ impl PathWriter<'_> {
         let Some((name, port)) = self.port_with(id) else { return format!("port {id}") };
         let of = match (self.state.pod_behind(name), port.spec.kind) {
             (Some(pod), _) => format!(" of pod {pod}"),
-            (None, PortKind::Pod) => ", which has no pod".to_owned(),
+            (None, PortKind::Pod | PortKind::Tap) => ", which has no pod".to_owned(),
             (None, PortKind::Host) => " to the node".to_owned(),
             (None, PortKind::Uplink) => ", an uplink".to_owned(),
         };

@@ -137,7 +137,7 @@ impl Switch {
             }
             LinkEvent::Present { index, name, has_program } => (*index, name, *has_program),
         };
-        let named = state.ports.values().find(|port| port.spec.interface == *name);
+        let named = state.ports.values().find(|port| port.spec.is_node_interface(name));
         // Events that the kernel queued before the interface was blocked still say that it has no program.
         if let Some(port) = named.filter(|_| !has_program && !closed.contains(&index)) {
             let done = self.block_interface(port, || self.dataplane.block_new_interface(index, name));
@@ -152,7 +152,7 @@ impl Switch {
     /// Returns whether the interface is blocked.
     fn block_interface(&self, port: &PortRecord, close: impl FnOnce() -> Result<(), PortError>) -> bool {
         let interface = &port.spec.interface;
-        if port.spec.kind == PortKind::Uplink {
+        if !blocks(port) {
             return false;
         }
         match close() {
@@ -172,7 +172,7 @@ impl Switch {
     }
 
     fn is_port_interface(&self, interface: &str) -> bool {
-        self.state.load().ports.values().any(|port| port.spec.interface == interface)
+        self.state.load().ports.values().any(|port| port.spec.is_node_interface(interface))
     }
 
     /// Reconciles all ports with the state of the kernel. `retries` includes those that could not be opened.
@@ -288,6 +288,10 @@ impl Switch {
                 tracing::info!(port = name, interface, "the port is attached to its interface again");
                 return Ok(());
             }
+            Err(PortError::NoNamespace { namespace }) => {
+                let reason = format!("network namespace {namespace} is gone");
+                return self.update_port(name, port, PortState::Down, Some(reason), |_| ());
+            }
             Err(PortError::NoInterface { .. }) => {
                 let reason = format!("interface {interface} is gone");
                 return self.update_port(name, port, PortState::Down, Some(reason), |_| ());
@@ -300,8 +304,11 @@ impl Switch {
     /// Records that a port cannot be opened on its interface. Blocks the interface if possible.
     fn record_open_failure(&self, name: &str, port: &PortRecord, failed: &PortError) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
-        let is_guarded =
-            port.spec.kind != PortKind::Uplink && self.dataplane.block_interface(interface).is_ok();
+        let is_guarded = match port.spec.kind {
+            PortKind::Uplink => false,
+            PortKind::Tap => true,
+            PortKind::Pod | PortKind::Host => self.dataplane.block_interface(interface).is_ok(),
+        };
         let (state, fate) = if is_guarded {
             (PortState::Down, "what it receives is dropped")
         } else {
@@ -344,6 +351,12 @@ impl Switch {
         }
         Ok(())
     }
+}
+
+/// Whether the interface of a port without its program is blocked: the kernel uses an uplink too, and a tap device
+/// has no carrier without the switch.
+fn blocks(port: &PortRecord) -> bool {
+    !matches!(port.spec.kind, PortKind::Uplink | PortKind::Tap)
 }
 
 /// Returns whether an open port has the interface with this index.

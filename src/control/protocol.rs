@@ -190,12 +190,27 @@ pub struct PortRequest {
     /// Addresses of the node, for a host port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// Network namespace of a tap device: a name of `ip netns`, or an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// MTU of a tap device, bytes: 1500 for a new device where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
 }
 
 impl PortRequest {
     /// Request for a port of this kind, on the interface of its name.
     pub fn of(kind: PortKind) -> PortRequest {
-        PortRequest { kind, interface: None, vlan: None, addresses: Vec::new() }
+        PortRequest { kind, interface: None, vlan: None, addresses: Vec::new(), namespace: None, mtu: None }
+    }
+
+    /// Request for a tap device `interface` in a network namespace.
+    pub fn tap(namespace: &str, interface: &str) -> PortRequest {
+        PortRequest {
+            interface: Some(interface.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            ..PortRequest::of(PortKind::Tap)
+        }
     }
 }
 

@@ -211,7 +211,7 @@ impl Switch {
             let interface = port.spec.interface.clone();
             return Err(ApiError::PortExists { name: name.to_owned(), interface });
         }
-        if let Some((taken, _)) = next.ports.iter().find(|(_, port)| port.spec.interface == spec.interface) {
+        if let Some((taken, _)) = next.ports.iter().find(|(_, port)| port.spec.has_interface_of(&spec)) {
             return Err(ApiError::InterfaceTaken { interface: spec.interface, name: taken.clone() });
         }
         if let (PortKind::Host, Some((host, _))) = (spec.kind, next.host_port()) {
@@ -251,7 +251,7 @@ impl Switch {
             if port.is_open {
                 self.dataplane.close_port(port.report.id, detach)?;
             }
-            if detach {
+            if detach && port.spec.kind != PortKind::Tap {
                 // The program that blocks interfaces of this name is detached too.
                 self.dataplane.unblock_interface(&port.spec.interface)?;
             }
@@ -276,7 +276,7 @@ impl Switch {
         }
         let port =
             next.ports.get(&request.port).ok_or_else(|| ApiError::NoPort { name: request.port.clone() })?;
-        if port.spec.kind != PortKind::Pod {
+        if !port.spec.kind.has_pod() {
             return Err(ApiError::WrongKind { port: request.port.clone(), kind: port.spec.kind });
         }
         if let Some(pod) = next.pod_behind(&request.port) {

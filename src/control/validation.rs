@@ -5,13 +5,16 @@ use std::net::IpAddr;
 use super::ApiError;
 use super::protocol::{PodRequest, PortRequest};
 use crate::dataplane::{Mac, PortKind, PortSpec};
-use crate::limits::POD_ADDRESSES_MAX;
+use crate::limits::{MTU_MAX, POD_ADDRESSES_MAX};
 use crate::tables::PodName;
 
 /// Most bytes of a port's name.
 const PORT_NAME_BYTES_MAX: usize = 63;
 /// Most bytes of an interface's name: `IFNAMSIZ` (16) of `linux/if.h` less the terminating zero.
 const INTERFACE_BYTES_MAX: usize = 15;
+
+/// Least MTU of a tap device: that of IPv4 (RFC 791 section 3.2).
+const MTU_MIN: u32 = 68;
 
 /// Validates a port request.
 pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpec, ApiError> {
@@ -43,14 +46,55 @@ pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpe
             return Err(ApiError::Field { field: "addresses", reason });
         }
         (PortKind::Host, addresses) => addresses_are_usable(addresses)?,
-        (PortKind::Pod | PortKind::Uplink, []) => {}
-        (PortKind::Pod | PortKind::Uplink, _) => {
+        (PortKind::Pod | PortKind::Tap | PortKind::Uplink, []) => {}
+        (PortKind::Pod | PortKind::Tap | PortKind::Uplink, _) => {
             let reason =
                 "only a host port has addresses; those of a pod stand in the pod's request".to_owned();
             return Err(ApiError::Field { field: "addresses", reason });
         }
     }
-    Ok(PortSpec { interface: interface.to_owned(), kind: request.kind, vlan: request.vlan })
+    validate_tap(request)?;
+    Ok(PortSpec {
+        interface: interface.to_owned(),
+        kind: request.kind,
+        vlan: request.vlan,
+        namespace: request.namespace.clone(),
+        requested_mtu: request.mtu,
+    })
+}
+
+/// Validates the fields of a tap device, which no other port has.
+fn validate_tap(request: &PortRequest) -> Result<(), ApiError> {
+    let wrong = |field, reason: String| Err(ApiError::Field { field, reason });
+    let is_tap = request.kind == PortKind::Tap;
+    match (request.namespace.as_deref(), is_tap) {
+        (None, true) => {
+            let reason = "a tap port needs the network namespace of its pod: a name of `ip netns`, or an absolute path";
+            return wrong("namespace", reason.to_owned());
+        }
+        (Some(_), false) => {
+            return wrong("namespace", "only a tap port has a network namespace".to_owned());
+        }
+        (Some(name), true) if !name.starts_with('/') && (name.is_empty() || name.contains('/')) => {
+            return wrong(
+                "namespace",
+                format!("{name:?} is neither a name of `ip netns` nor an absolute path"),
+            );
+        }
+        _ => {}
+    }
+    match request.mtu {
+        Some(_) if !is_tap => {
+            wrong("mtu", "only a tap port has an MTU here: set that of the interface".to_owned())
+        }
+        Some(mtu) if !(MTU_MIN..=MTU_MAX as u32).contains(&mtu) => {
+            wrong("mtu", format!("is {mtu}, and must be from {MTU_MIN} to {MTU_MAX}"))
+        }
+        _ if is_tap && request.vlan.is_some() => {
+            wrong("vlan", "a tap port carries untagged frames".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Validates a pod's name, addresses and Ethernet address.

@@ -7,14 +7,15 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::engine::{Dataplane, Guards, OpenPort, WORKER_TIMEOUT, link_of};
+use super::port_attachment::{PortAttachment, check_tap};
 use super::{
-    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
-    PortSpec, StuckWorker,
+    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortKind,
+    PortReport, PortSpec, StuckWorker,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
 use crate::netlink::{Interface, NetlinkError};
-use crate::xdp::{Guard, Pins};
+use crate::xdp::{Guard, Pins, Program};
 
 /// Operations of a dataplane that the control side uses. Each method may be called from any thread and may block.
 ///
@@ -98,6 +99,9 @@ pub trait DataplaneApi: Send + Sync {
 impl DataplaneApi for Dataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
+        if spec.kind == PortKind::Tap {
+            return self.open_tap(&mut ports, spec);
+        }
         let link = link_of(&Interface::find(&spec.interface)?);
         let id = self.core.free_port(link.as_ref())?;
         self.open_with_id(&mut ports, id, spec, |view, interface| {
@@ -120,7 +124,7 @@ impl DataplaneApi for Dataplane {
             // The interface is blocked like any without a port. If that fails its own program stays, which
             // drops every frame too.
             if let Ok(interface) = Interface::with_index(open.interface.index) {
-                let _ = self.close_interface(&interface, open.program.id());
+                let _ = self.close_interface(&interface, open.attachment.program().and_then(Program::id));
             }
         }
         reopened
@@ -130,15 +134,19 @@ impl DataplaneApi for Dataplane {
         let ports = self.ports();
         let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
         let was = &open.interface;
+        let program = match &open.attachment {
+            PortAttachment::Program(program) => program,
+            PortAttachment::Tap(device, namespace) => return check_tap(device, namespace),
+        };
         let is = match Interface::with_index(was.index) {
             Ok(is) => is,
             Err(NetlinkError::NoInterface { .. }) => return Ok(PortHealth::Gone),
             Err(error) => return Err(error.into()),
         };
-        if !open.program.holds() {
+        if !program.holds() {
             // The interface is blocked first, because opening the port again takes time. An uplink stays
             // open, because the kernel uses it too.
-            if !open.program.has_prefixes()
+            if !program.has_prefixes()
                 && let Err(error) = self.close_interface(&is, None)
             {
                 tracing::error!(interface = is.name, "the interface has lost its XDP program: {error}");
@@ -156,7 +164,7 @@ impl DataplaneApi for Dataplane {
                 |of: &Interface| format!("{} receive and {} transmit queues", of.rx_queues, of.tx_queues);
             return changed("it has", &count(was), &count(&is));
         }
-        if is.mac != was.mac && open.program.has_prefixes() {
+        if is.mac != was.mac && program.has_prefixes() {
             return changed("its Ethernet address is", &was.mac, &is.mac);
         }
         let obstacle = match (is.is_up, is.has_carrier) {
@@ -216,7 +224,7 @@ impl DataplaneApi for Dataplane {
         self.close_queues(port)?;
         self.forget_port(port);
         if detach {
-            open.program.detach()?;
+            open.attachment.detach()?;
         }
         Ok(())
     }
@@ -224,7 +232,7 @@ impl DataplaneApi for Dataplane {
     fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
         let mut ports = self.ports();
         let before = self.core.desired();
-        let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
+        let uplinks = ports.values_mut().filter(|port| port.attachment.has_prefixes());
         let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
         if uplinks.is_empty() {
             return self.check_observed(self.core.publish(

@@ -35,6 +35,13 @@ pub(crate) struct Link {
     pub namespace: u64,
 }
 
+impl Link {
+    /// Whether two interfaces have one name, of which each network namespace has its own.
+    fn is_named_as(&self, other: &Link) -> bool {
+        (&self.interface, self.namespace) == (&other.interface, other.namespace)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct SavedPod {
     pod: crate::tables::PodName,
@@ -152,7 +159,7 @@ impl Endpoints {
             // The pod replaces awaited ones with its name, its interface or one of its addresses.
             self.awaited.retain(|awaited| {
                 awaited.pod != pod.pod
-                    && link.is_none_or(|link| awaited.link.interface != link.interface)
+                    && link.is_none_or(|link| !awaited.link.is_named_as(link))
                     && !awaited.addresses.iter().any(|address| pod.addresses.contains(address))
             });
         }

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use super::core::Core;
 use super::endpoints::Link;
 use super::neighbor::resolver::Resolver;
+use super::port_attachment::PortAttachment;
 use super::worker::Worker;
 use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
@@ -21,7 +22,7 @@ use super::{DesiredState, PortError, Settings, StartError};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::threads;
-use crate::xdp::{Binder, ClosedQueue, Guard, LossCounters, Pins, PortQueue, Program, Umem, XdpError};
+use crate::xdp::{Binder, ClosedQueue, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
 /// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
 pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,13 +71,13 @@ pub(super) struct Guards {
 pub(super) struct OpenPort {
     /// Properties of the interface when the port was opened.
     pub(super) interface: Interface,
-    pub(super) program: Program,
+    pub(super) attachment: PortAttachment,
 }
 
 impl OpenPort {
     /// Sets the prefixes that an uplink takes from the kernel.
     pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
-        if let Err(error) = self.program.set_prefixes(prefixes) {
+        if let Err(error) = self.attachment.set_prefixes(prefixes) {
             tracing::error!(
                 interface = self.interface.name,
                 "an uplink does not take all that is for its pods: {error}"
@@ -205,7 +206,7 @@ impl Dataplane {
     /// Marks the start as successful: [`ShutdownMode::AsFound`] undoes nothing from before this call.
     pub fn keep(&self) {
         self.is_started.store(true, Ordering::Relaxed);
-        self.ports().values_mut().for_each(|port| port.program.keep());
+        self.ports().values_mut().for_each(|port| port.attachment.keep());
     }
 
     pub(super) fn send_command(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
@@ -284,14 +285,14 @@ impl Dataplane {
             }
         }
         let ports = std::mem::take(&mut *self.ports());
-        let part = |program: Program| match shutdown_mode {
+        let part = |attachment: PortAttachment| match shutdown_mode {
             ShutdownMode::Closed => Ok(()),
-            ShutdownMode::Detached => program.detach(),
-            ShutdownMode::AsFound => program.undo(),
+            ShutdownMode::Detached => attachment.detach(),
+            ShutdownMode::AsFound => attachment.undo(),
         };
         ports
             .into_values()
-            .try_for_each(|port| part(port.program))
+            .try_for_each(|port| part(port.attachment))
             .map_err(|error| StartError::Setup(error.to_string()))
     }
 }

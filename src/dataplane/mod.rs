@@ -22,6 +22,7 @@ mod engine;
 mod flow_table;
 mod open_port;
 mod path;
+mod port_attachment;
 mod uplink;
 
 mod simulation;

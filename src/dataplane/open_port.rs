@@ -1,5 +1,7 @@
 //! Opening of a port: its queues, its XDP program, and warnings for the operator.
 
+mod tap;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -7,6 +9,7 @@ use super::api::DataplaneApi;
 use super::engine::{Dataplane, OpenPort, worker_stuck};
 use super::fib::port::PortView;
 use super::neighbor::resolver::Resolver;
+use super::port_attachment::PortAttachment;
 use super::uplink::{self, Uplink};
 use super::worker::handoff;
 use super::worker::mailbox::Command;
@@ -27,7 +30,9 @@ impl Dataplane {
         announce: impl FnOnce(PortView, &Interface),
     ) -> Result<PortReport, PortError> {
         let interface = Interface::find(&spec.interface)?;
-        if ports.values().any(|port| port.interface.index == interface.index) {
+        let is_taken =
+            |port: &OpenPort| port.attachment.program().is_some() && port.interface.index == interface.index;
+        if ports.values().any(is_taken) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
         if !self.stuck_workers().is_empty() {
@@ -46,7 +51,7 @@ impl Dataplane {
         }
         let uplink_port = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
-            PortKind::Pod | PortKind::Host => None,
+            PortKind::Pod | PortKind::Host | PortKind::Tap => None,
         };
         let mut program = self.load(spec, &interface, count)?;
         // The queues are opened before the program is attached. If they belong to another running switch,
@@ -77,7 +82,8 @@ impl Dataplane {
         }
         let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
-        ports.insert(id, OpenPort { interface: interface.clone(), program });
+        let attachment = PortAttachment::Program(program);
+        ports.insert(id, OpenPort { interface: interface.clone(), attachment });
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
         if self.pins.is_ok() && !is_linked {

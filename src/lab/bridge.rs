@@ -57,13 +57,13 @@ impl Bridge {
         self.in_each_pod(|kernel, prefix| kernel.remove_link_route(POD_INTERFACE, prefix))?;
         self.namespace.run(|| {
             let kernel = RouteSocket::open()?;
-            for pod in &self.journal.pods {
-                kernel.set_down(&pod.host_interface)?;
-                kernel.set_namespace(&pod.host_interface, outside.as_fd())?;
+            for interface in self.journal.host_ends() {
+                kernel.set_down(interface)?;
+                kernel.set_namespace(interface, outside.as_fd())?;
             }
             Ok::<(), NetlinkError>(())
         })??;
-        self.journal.pods.iter().try_for_each(|pod| raise_host_end(&pod.host_interface))?;
+        self.journal.host_ends().try_for_each(raise_host_end)?;
         self.namespace.remove()
     }
 

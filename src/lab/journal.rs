@@ -77,6 +77,11 @@ impl Journal {
         )))
     }
 
+    /// Names of the host ends of the pods that have one.
+    pub(super) fn host_ends(&self) -> impl Iterator<Item = &str> {
+        self.pods.iter().filter(|pod| pod.has_host_end()).map(|pod| pod.host_interface.as_str())
+    }
+
     /// Reads every journal, and returns errors for those that cannot be read.
     pub fn all() -> Result<(Vec<Journal>, Vec<LabError>), LabError> {
         let entries = match fs::read_dir(DIRECTORY) {

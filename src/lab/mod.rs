@@ -34,7 +34,7 @@ pub use journal::Journal;
 pub use manifests::manifests;
 pub use namespace::Namespace;
 pub use node::Node;
-pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan};
+pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan, PodPorts};
 pub use pod::{Pod, PodChild};
 pub use process::Process;
 pub use switch::{Switch, SwitchSpec};

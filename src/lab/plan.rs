@@ -11,8 +11,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::LabError;
-use crate::control::protocol::PodRequest;
-use crate::dataplane::Mac;
+use crate::control::protocol::{PodRequest, PortRequest};
+use crate::dataplane::{Mac, PortKind};
 use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
 use crate::tables::PodName;
 
@@ -27,11 +27,26 @@ const INTERFACE_NAME_MAX: usize = 15;
 /// Longest file name (`NAME_MAX` of `linux/limits.h`): a named namespace is a file.
 const NAMESPACE_NAME_MAX: usize = 255;
 
+/// Interfaces of the pods of a lab.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PodPorts {
+    /// One end of a veth pair. A switch opens the other end, the host end.
+    #[default]
+    Veth,
+    /// A tap device, which a switch opens inside the pod.
+    Tap,
+}
+
 /// Specification of a lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabSpec {
     /// Pods.
     pub pods: Vec<PodName>,
+    /// Interfaces of the pods.
+    pub ports: PodPorts,
+    /// Interfaces of single pods of namespace `default`, by name.
+    pub ports_of: BTreeMap<String, PodPorts>,
     /// Queues of both ends of each veth pair, one per worker of the switch.
     pub workers: u16,
     /// MTU of both ends, bytes.
@@ -53,6 +68,8 @@ impl LabSpec {
         let pods = pods.iter().map(|pod| pod.parse()).collect::<Result<Vec<PodName>, String>>();
         Ok(LabSpec {
             pods: pods.map_err(LabError::Plan)?,
+            ports: PodPorts::Veth,
+            ports_of: BTreeMap::new(),
             workers: 1,
             mtu: 1500,
             outside_mtu: 1500,
@@ -70,8 +87,11 @@ pub struct PodPlan {
     pub pod: PodName,
     /// Name of the network namespace.
     pub netns: String,
-    /// Host end of the veth pair. The other end is [`POD_INTERFACE`].
+    /// Name of its port, and of the host end of its veth pair. The other end is [`POD_INTERFACE`].
     pub host_interface: String,
+    /// Kind of [`POD_INTERFACE`].
+    #[serde(default)]
+    pub ports: PodPorts,
     /// Ethernet address of the pod's end.
     pub mac: Mac,
     /// Addresses, IPv4 first where the plan of the lab chose them.
@@ -79,6 +99,19 @@ pub struct PodPlan {
 }
 
 impl PodPlan {
+    /// Request that adds the port of the pod, named as its host interface.
+    pub fn port_request(&self) -> PortRequest {
+        match self.ports {
+            PodPorts::Veth => PortRequest::of(PortKind::Pod),
+            PodPorts::Tap => PortRequest::tap(&self.netns, POD_INTERFACE),
+        }
+    }
+
+    /// Whether the pod has a host end in the namespace of its lab.
+    pub fn has_host_end(&self) -> bool {
+        self.ports == PodPorts::Veth
+    }
+
     /// Request that attaches the pod to the port on its host interface.
     pub fn pod_request(&self) -> PodRequest {
         PodRequest {
@@ -124,6 +157,7 @@ fn plan_pod(id: &str, spec: &LabSpec, number: usize, pod: &PodName) -> Result<Po
         pod: pod.clone(),
         netns,
         host_interface,
+        ports: spec.ports_of.get(&pod.name).copied().unwrap_or(spec.ports),
         // Locally administered, unicast (IEEE 802c).
         mac: Mac([0x02, 0x70, 0x6f, 0x64, b2, b1]),
         addresses: match spec.given.get(pod) {

@@ -15,9 +15,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::error::Doing;
 use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
-use crate::control::protocol::PortRequest;
 use crate::control::{Client, ClientError};
-use crate::dataplane::PortKind;
 use crate::ids::Generation;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
@@ -93,7 +91,7 @@ impl Switch {
     /// Adds a port for the pod, named after its host interface, and attaches the pod.
     pub fn attach(&self, pod: &Pod) -> Result<(), LabError> {
         let plan = pod.plan();
-        self.client.put_port(&plan.host_interface, &PortRequest::of(PortKind::Pod))?;
+        self.client.put_port(&plan.host_interface, &plan.port_request())?;
         self.client.put_pod(&plan.pod, &plan.pod_request())?;
         Ok(())
     }

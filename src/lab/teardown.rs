@@ -69,10 +69,10 @@ pub(super) fn remove(journal: &Journal, teardown: &mut Teardown) {
     let namespaces: Vec<Namespace> = names.map(|name| Namespace::named(&name)).collect();
     // Interfaces come first: the removal of a host end removes the pod's end at once, whatever still runs in
     // the pod.
-    for pod in &journal.pods {
-        match remove_interface(&pod.host_interface, &journal.mark()) {
+    for interface in journal.host_ends() {
+        match remove_interface(interface, &journal.mark()) {
             Ok(true) => (),
-            Ok(false) => teardown.spared.push(format!("interface {}", pod.host_interface)),
+            Ok(false) => teardown.spared.push(format!("interface {interface}")),
             Err(error) => teardown.errors.push(error.to_string()),
         }
     }

@@ -9,11 +9,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::host_ends::raise_host_end;
 use super::journal::Journal;
 use super::namespace::{Namespace, current};
-use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE};
+use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE, PodPorts};
 use super::process::Process;
 use super::teardown::{Teardown, remove, require_root};
 use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan};
 use crate::netlink::{RouteSocket, Veth};
+use crate::tap::{TapDevice, TapSpec};
 
 /// A lab. Dropped, it is removed.
 #[derive(Debug)]
@@ -114,21 +115,12 @@ impl Drop for Lab {
 /// Makes a pod. Its veth pair is made in its namespace, and the host end is marked before it leaves. So no
 /// interface outside is ever without the mark of its lab.
 fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
-    let outside = current()?;
     let mark = journal.mark();
     let namespace = Namespace::create(&pod.netns, &mark)?;
-    namespace.run(|| {
-        let kernel = RouteSocket::open()?;
-        kernel.add_veth(&Veth {
-            names: [POD_INTERFACE, &pod.host_interface],
-            mac: pod.mac,
-            queues: journal.workers,
-            mtu: journal.mtu,
-        })?;
-        kernel.set_alias(&pod.host_interface, &mark)?;
-        kernel.set_namespace(&pod.host_interface, outside.as_fd())
-    })??;
-    raise_host_end(&pod.host_interface)?;
+    match pod.ports {
+        PodPorts::Veth => add_veth(pod, journal, &namespace, &mark)?,
+        PodPorts::Tap => add_tap(pod, journal)?,
+    }
     namespace.run(|| {
         let kernel = RouteSocket::open()?;
         kernel.set_up(POD_INTERFACE)?;
@@ -140,6 +132,34 @@ fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
         }
         Ok(())
     })?
+}
+
+/// Makes the tap device of a pod. A switch opens it later, and gives it a carrier.
+fn add_tap(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
+    let spec = TapSpec {
+        namespace: pod.netns.clone(),
+        interface: POD_INTERFACE.to_owned(),
+        mtu: Some(journal.mtu),
+        mac: Some(pod.mac),
+        queues: 1,
+    };
+    TapDevice::open(&spec).map(drop).map_err(|error| LabError::Switch(error.to_string()))
+}
+
+fn add_veth(pod: &PodPlan, journal: &Journal, namespace: &Namespace, mark: &str) -> Result<(), LabError> {
+    let outside = current()?;
+    namespace.run(|| {
+        let kernel = RouteSocket::open()?;
+        kernel.add_veth(&Veth {
+            names: [POD_INTERFACE, &pod.host_interface],
+            mac: pod.mac,
+            queues: journal.workers,
+            mtu: journal.mtu,
+        })?;
+        kernel.set_alias(&pod.host_interface, mark)?;
+        kernel.set_namespace(&pod.host_interface, outside.as_fd())
+    })??;
+    raise_host_end(&pod.host_interface)
 }
 
 /// Returns the routes of a pod, with their gateways and MTUs: default routes, and routes to the other pods

@@ -15,6 +15,7 @@ pub mod mac;
 pub mod sctp;
 pub mod tcp;
 pub mod udp;
+pub mod virtio_net;
 
 /// The 16-bit number at the start of two bytes, network order.
 #[inline]

@@ -60,6 +60,21 @@ impl Interface {
         Interface::ask(request_for(index), &format!("number {index}"))
     }
 
+    /// Looks for the interface `name` in the network namespace of `socket`. Its queues are not counted.
+    pub(crate) fn find_by(socket: &RouteSocket, name: &str) -> Result<Interface, NetlinkError> {
+        let mut request = LinkMessage::default();
+        request.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let link = socket.link(request).on(name, || format!("look for interface {name}"))?;
+        Ok(Interface::from(&link))
+    }
+
+    /// Looks for the interface with this index in the network namespace of `socket`. Its queues are not counted.
+    pub(crate) fn with_index_by(socket: &RouteSocket, index: u32) -> Result<Interface, NetlinkError> {
+        let name = format!("number {index}");
+        let link = socket.link(request_for(index)).on(&name, || format!("look for interface {name}"))?;
+        Ok(Interface::from(&link))
+    }
+
     fn ask(request: LinkMessage, name: &str) -> Result<Interface, NetlinkError> {
         let link = RouteSocket::open()?.link(request).on(name, || format!("look for interface {name}"))?;
         let mut interface = Interface::from(&link);

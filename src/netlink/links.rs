@@ -84,10 +84,21 @@ impl RouteSocket {
         self.set_link(name, "set the Ethernet address of", |link| link.address(mac.0.to_vec()))
     }
 
+    /// Sets the MTU of an interface, bytes.
+    pub(crate) fn set_mtu(&self, name: &str, mtu: u32) -> Result<(), NetlinkError> {
+        self.set_link(name, "set the MTU of", |link| link.mtu(mtu))
+    }
+
     /// Removes an interface, and with one end of a veth pair the other.
     pub(crate) fn remove_link(&self, name: &str) -> Result<(), NetlinkError> {
-        let link = LinkUnspec::new_with_index(self.index(name)?).build();
-        self.change(RouteNetlinkMessage::DelLink(link), 0).on(name, || format!("remove interface {name}"))
+        self.remove_link_with_index(self.index(name)?)
+    }
+
+    /// Removes the interface with this index.
+    pub(crate) fn remove_link_with_index(&self, index: u32) -> Result<(), NetlinkError> {
+        let name = format!("number {index}");
+        let link = LinkUnspec::new_with_index(index).build();
+        self.change(RouteNetlinkMessage::DelLink(link), 0).on(&name, || format!("remove interface {name}"))
     }
 
     /// Reads the alias of an interface; `None` where there is no such interface, empty where it has none.

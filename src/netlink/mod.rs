@@ -11,6 +11,7 @@ mod ethtool;
 mod interface;
 
 mod links;
+mod namespace;
 mod neighbor;
 mod routes;
 
@@ -22,6 +23,7 @@ pub use interface::{Interface, node_addresses};
 pub(crate) use interface::{vlan_device, xdp_programs};
 pub(crate) use link_events::{LinkEvent, LinkEvents};
 pub(crate) use links::Veth;
+pub use namespace::NetworkNamespace;
 pub(crate) use neighbor::{Neighbor, NudState};
 pub(crate) use neighbor_events::{NeighborEvent, NeighborEvents};
 pub(crate) use socket::RouteSocket;

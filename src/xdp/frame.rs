@@ -1,6 +1,7 @@
 //! Token of one UMEM frame, or of the frames of one multi-buffer packet.
 
 use crate::limits::{FRAME_BYTES, MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX, XDP_HEADROOM_BYTES};
+use crate::net::virtio_net::HEADER_BYTES as VIRTIO_HEADER_BYTES;
 
 /// Exclusive token of one frame of a UMEM, with the position of the packet in it. Only the owner of the token
 /// accesses the frame.
@@ -21,7 +22,7 @@ pub struct Frame {
     len: u16,
     /// Bytes of the packet in the other frames; [`OVERSIZED`] for a packet to be dropped.
     tail: u16,
-    /// Number of other frames, those included that a truncated packet has left empty.
+    /// Number of other frames, those included that a truncated packet has left empty, and [`HAS_HEADER`].
     more: u8,
     /// Checksum left to the transmitting side: half the offset of the transport header, times two, plus one
     /// for TCP's field. Zero for none.
@@ -32,6 +33,8 @@ pub struct Frame {
 const OVERSIZED: u16 = u16::MAX;
 /// Flag of a descriptor in an in-memory ring: the packet continues in the next one, as with `XDP_PKT_CONTD`.
 pub(super) const CONTINUED: u64 = 1 << 47;
+/// Flag beside the number of other frames: the frame begins with a virtio-net header.
+const HAS_HEADER: u8 = 1 << 7;
 
 /// A packet or a header that does not fit into its frame. The frame is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -49,9 +52,10 @@ pub(super) const PACKET_ROOM: usize = FRAME_BYTES - XDP_HEADROOM_BYTES;
 
 const _: () = assert!(FRAME_BYTES <= u16::MAX as usize, "offset and length of a frame are 16 bits");
 const _: () = assert!(FRAME_BYTES < 1 << 15, "CONTINUED is the top bit of an offset");
+const _: () = assert!(VIRTIO_HEADER_BYTES <= XDP_HEADROOM_BYTES, "a header fits in front of a packet");
 const _: () =
     assert!(PACKET_BYTES_MAX <= OVERSIZED as usize, "a packet with a head of one byte is not oversized");
-const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= u8::MAX as usize);
+const _: () = assert!(MULTI_BUFFER_FRAMES_MAX < HAS_HEADER as usize);
 
 /// Offsets of the checksums of UDP (RFC 768) and TCP (RFC 9293).
 const UDP_FIELD: usize = 6;
@@ -105,13 +109,41 @@ impl Frame {
     /// Frames that the token stands for: one, or all of a multi-buffer packet.
     #[inline]
     pub fn frames(&self) -> usize {
-        1 + usize::from(self.more)
+        1 + usize::from(self.more & !HAS_HEADER)
+    }
+
+    /// Whether the token stands for one frame, without a virtio-net header.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.more == 0
+    }
+
+    /// Whether the frame begins with a virtio-net header ([`Umem::virtio_header`](super::Umem::virtio_header)).
+    #[inline]
+    pub fn has_virtio_header(&self) -> bool {
+        self.more & HAS_HEADER != 0
+    }
+
+    /// Notes that the frame begins with a virtio-net header.
+    pub(super) fn note_virtio_header(&mut self) {
+        self.more |= HAS_HEADER;
+    }
+
+    /// Forgets the virtio-net header: the packet is one of the wire.
+    pub fn drop_virtio_header(&mut self) {
+        self.more &= !HAS_HEADER;
+    }
+
+    /// Forgets all about the packet but its position.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.unfinished = 0;
     }
 
     /// Whether the token stands for more than one frame.
     #[inline]
     pub fn is_multi_buffer(&self) -> bool {
-        self.more != 0
+        self.more & !HAS_HEADER != 0
     }
 
     /// Whether the packet is too long or has lost parts. It is dropped unread.
@@ -125,7 +157,7 @@ impl Frame {
     pub(super) fn lead(&mut self, more: usize, tail: Option<usize>) {
         let fits =
             |tail: &usize| usize::from(self.len) + tail <= PACKET_BYTES_MAX && more < MULTI_BUFFER_FRAMES_MAX;
-        self.more = more as u8;
+        self.more = more as u8 | self.more & HAS_HEADER;
         (self.len, self.tail) = match tail.filter(fits) {
             Some(tail) => (self.len, tail as u16),
             None => (0, OVERSIZED),

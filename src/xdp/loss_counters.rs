@@ -3,6 +3,8 @@
 //! request, and by no worker.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::sockopt::xdp_statistics;
 
@@ -24,6 +26,8 @@ pub struct LostFrames {
     pub no_socket: u64,
     /// Dropped by the interface's driver, before the program or between it and the socket.
     pub interface: u64,
+    /// Refused by the network stack of a tap device, to which the switch had given the packet.
+    pub refused: u64,
 }
 
 /// Loss counters of one port.
@@ -33,6 +37,8 @@ pub struct LossCounters {
     /// Descriptors of the queues' sockets. They keep a socket open, so they are dropped before the queue is
     /// closed.
     sockets: Vec<OwnedFd>,
+    /// Counters of the queues of a tap device.
+    taps: Vec<Arc<AtomicU64>>,
     driver: DriverCounters,
     /// Counters of the driver at the opening of the port.
     before: DriverDrops,
@@ -50,24 +56,28 @@ impl LossCounters {
         earlier: LostFrames,
     ) -> Result<LossCounters, XdpError> {
         let sockets =
-            queues.iter().filter_map(PortQueue::fd).map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+            queues.iter().filter_map(PortQueue::socket).map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
         let sockets: Result<Vec<OwnedFd>, _> = sockets.collect();
         let sockets = sockets
             .map_err(|error| XdpError::from_io("keep a socket to read its counters by", &error.into()))?;
         let mut counters = LossCounters {
             index: interface.index,
             sockets,
+            taps: queues.iter().filter_map(PortQueue::refused_by_tap).collect(),
             driver: DriverCounters::default(),
             before: DriverDrops::default(),
             earlier,
             last: LostFrames::default(),
         };
-        counters.before = counters.driver.read(interface.index).unwrap_or_default();
+        if counters.taps.is_empty() {
+            counters.before = counters.driver.read(interface.index).unwrap_or_default();
+        }
         Ok(counters)
     }
 
     /// Reads the lost frames. The counters never decrease, and keep those of an interface that is removed.
     pub fn read(&mut self) -> LostFrames {
+        self.last.refused = self.taps.iter().map(|refused| refused.load(Ordering::Relaxed)).sum();
         if self.sockets.is_empty() {
             return self.sum();
         }
@@ -90,13 +100,14 @@ impl LossCounters {
             now.interface = received.saturating_sub(now.no_frame + now.ring_full + now.socket);
             now.no_socket = dropped.by_program.saturating_sub(self.before.by_program);
         }
-        let LostFrames { no_frame, ring_full, socket, no_socket, interface } = self.last;
+        let LostFrames { no_frame, ring_full, socket, no_socket, interface, refused } = self.last;
         self.last = LostFrames {
             no_frame: now.no_frame.max(no_frame),
             ring_full: now.ring_full.max(ring_full),
             socket: now.socket.max(socket),
             no_socket: now.no_socket.max(no_socket),
             interface: now.interface.max(interface),
+            refused,
         };
         self.sum()
     }
@@ -105,6 +116,7 @@ impl LossCounters {
     pub fn close(&mut self) {
         self.read();
         self.sockets.clear();
+        self.taps.clear();
         (self.earlier, self.last) = (self.sum(), LostFrames::default());
     }
 
@@ -117,6 +129,7 @@ impl LossCounters {
             socket: a.socket + b.socket,
             no_socket: a.no_socket + b.no_socket,
             interface: a.interface + b.interface,
+            refused: a.refused + b.refused,
         }
     }
 }

@@ -17,7 +17,7 @@
 //! of the UMEM has the queue that each frame is lent to. A closed queue gives back every frame, and a
 //! descriptor from a ring that its frame was not lent to is counted and refused.
 //!
-//! All unsafe code of the crate is in this module and in [`crate::mem`].
+//! The unsafe code of the crate is in this module, in [`crate::mem`], and in one block of [`crate::tap`].
 
 #![allow(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod program;
 mod queue;
 mod socket;
 mod statistics;
+mod tap_rings;
 mod tx_metadata;
 mod umem;
 mod umem_area;

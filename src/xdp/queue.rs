@@ -1,18 +1,24 @@
-//! Queue of a port: the four rings of one AF_XDP socket or in-memory port, as one worker uses them.
+//! Queue of a port: the four rings of one AF_XDP socket or in-memory port, or the descriptor of a tap device, as
+//! one worker uses them.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::error::{XdpError, check_mtu};
 use super::frame::Frame;
 use super::frame_ownership::QueueId;
 use super::memory_port::{self, MemoryPeer, MemoryRings};
+use super::multi_buffer::Taken;
 use super::program::{Program, Registration};
 use super::socket::{Kick, XskSocket};
 use super::statistics::Statistics;
+use super::tap_rings::TapRings;
 use super::umem::{Binder, ClosedQueue, Umem};
 use crate::ids::PortId;
 use crate::limits::RING_SLOTS;
 use crate::netlink::Interface;
+use crate::tap::TapQueue;
 
 /// One queue of one port. All frames are of the UMEM that it was opened on; methods panic on another.
 ///
@@ -36,6 +42,7 @@ pub struct PortQueue {
 enum Rings {
     Socket(XskSocket),
     Memory(MemoryRings),
+    Tap(TapRings),
 }
 
 impl PortQueue {
@@ -85,6 +92,41 @@ impl PortQueue {
         Ok((PortQueue::with(binder, port, Rings::Memory(rings))?, peer))
     }
 
+    /// Opens an in-memory queue that takes and delivers packets with virtio-net headers, as a tap device does, and
+    /// returns it with its peer.
+    pub fn memory_tap(binder: &Binder, port: PortId) -> Result<(PortQueue, MemoryPeer), XdpError> {
+        let (rings, peer) = memory_port::tap_pair(binder.area.clone());
+        Ok((PortQueue::with(binder, port, Rings::Memory(rings))?, peer))
+    }
+
+    /// Opens a queue of a tap device.
+    pub fn tap(binder: &Binder, port: PortId, queue: TapQueue) -> Result<PortQueue, XdpError> {
+        PortQueue::with(binder, port, Rings::Tap(TapRings::new(queue)))
+    }
+
+    /// Whether the receiver of the port's packets takes segments larger than its MTU, and unfinished checksums.
+    #[inline]
+    pub fn takes_segments(&self) -> bool {
+        match &self.rings {
+            Rings::Socket(_) => false,
+            Rings::Memory(rings) => rings.takes_segments(),
+            Rings::Tap(_) => true,
+        }
+    }
+
+    /// Whether the queue receives into frames that are lent to it.
+    pub fn has_fill_ring(&self) -> bool {
+        !matches!(self.rings, Rings::Tap(_))
+    }
+
+    /// Counter of the packets that the network stack of a tap device has refused; `None` for another queue.
+    pub fn refused_by_tap(&self) -> Option<Arc<AtomicU64>> {
+        match &self.rings {
+            Rings::Tap(tap) => Some(tap.queue().refused()),
+            Rings::Socket(_) | Rings::Memory(_) => None,
+        }
+    }
+
     fn with(binder: &Binder, port: PortId, rings: Rings) -> Result<PortQueue, XdpError> {
         Ok(PortQueue {
             port,
@@ -116,7 +158,8 @@ impl PortQueue {
     }
 
     /// Moves packets from the rx ring to `out`: at most `max` frames together, and no more than `out` has
-    /// capacity for. Returns the number of packets. The frames of an incomplete packet stay with the queue.
+    /// capacity for. Returns the number of packets. The frames of an incomplete packet stay with the queue. A tap
+    /// device has no such ring.
     #[inline]
     pub fn receive(&mut self, umem: &mut Umem, out: &mut Vec<Frame>, max: usize) -> usize {
         self.check(umem);
@@ -129,10 +172,27 @@ impl PortQueue {
                 socket.receive(umem, self.queue_id, out, max)
             }
             Rings::Memory(rings) => rings.receive(umem, self.queue_id, out, max),
+            Rings::Tap(_) => Taken::default(),
         };
         self.receiving -= taken.frames;
         self.refused += taken.refused as u64;
         taken.packets
+    }
+
+    /// Like [`receive`](PortQueue::receive), and reads the packets of a tap device into frames from the end of
+    /// `free`. The last of them may exceed `max`.
+    #[inline]
+    pub fn receive_into(
+        &mut self,
+        umem: &mut Umem,
+        free: &mut Vec<Frame>,
+        out: &mut Vec<Frame>,
+        max: usize,
+    ) -> usize {
+        match &mut self.rings {
+            Rings::Tap(tap) => tap.receive(umem, free, out, max),
+            Rings::Socket(_) | Rings::Memory(_) => self.receive(umem, out, max),
+        }
     }
 
     /// Lends frames from the end of `free` to the fill ring, up to a fill target of `fill_target` frames in fill
@@ -146,6 +206,7 @@ impl PortQueue {
             let count = match &mut self.rings {
                 Rings::Socket(socket) => socket.refill(umem, self.queue_id, free, missing),
                 Rings::Memory(rings) => rings.refill(umem, self.queue_id, free, missing),
+                Rings::Tap(_) => 0,
             };
             self.receiving += count;
             lent += count;
@@ -167,6 +228,7 @@ impl PortQueue {
             let count = match &mut self.rings {
                 Rings::Socket(socket) => socket.transmit(umem, self.queue_id, frames, room),
                 Rings::Memory(rings) => rings.transmit(umem, self.queue_id, frames, room),
+                Rings::Tap(tap) => tap.transmit(umem, frames, room),
             };
             self.outstanding += count.frames;
             sent += count.packets;
@@ -187,6 +249,7 @@ impl PortQueue {
             let taken = match &mut self.rings {
                 Rings::Socket(socket) => socket.complete(umem, self.queue_id, free, max),
                 Rings::Memory(rings) => rings.complete(umem, self.queue_id, free, max),
+                Rings::Tap(tap) => Taken { frames: tap.complete(umem, free), ..Taken::default() },
             };
             self.outstanding -= taken.frames;
             self.refused += taken.refused as u64;
@@ -205,7 +268,7 @@ impl PortQueue {
     pub fn kick(&mut self) -> Kick {
         match &mut self.rings {
             Rings::Socket(socket) => socket.kick(),
-            Rings::Memory(_) => Kick::Done,
+            Rings::Memory(_) | Rings::Tap(_) => Kick::Done,
         }
     }
 
@@ -214,7 +277,7 @@ impl PortQueue {
     pub fn unsent(&mut self) -> usize {
         match &mut self.rings {
             Rings::Socket(socket) => socket.unsent(),
-            Rings::Memory(_) => 0,
+            Rings::Memory(_) | Rings::Tap(_) => 0,
         }
     }
 
@@ -236,11 +299,20 @@ impl PortQueue {
         self.receiving + self.outstanding
     }
 
-    /// Descriptor of the socket, readable while frames wait in the rx ring; `None` for an in-memory port.
+    /// Descriptor, readable while frames wait; `None` for an in-memory port.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.rings {
             Rings::Socket(socket) => Some(socket.fd()),
             Rings::Memory(_) => None,
+            Rings::Tap(tap) => Some(tap.queue().fd()),
+        }
+    }
+
+    /// Descriptor of the AF_XDP socket; `None` for another queue.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match &self.rings {
+            Rings::Socket(socket) => Some(socket.fd()),
+            Rings::Memory(_) | Rings::Tap(_) => None,
         }
     }
 
@@ -250,7 +322,7 @@ impl PortQueue {
     pub fn zero_copy(&self) -> bool {
         use rustix::net::sockopt::xdp_options;
         use rustix::net::xdp::XdpOptionsFlags;
-        let options = self.fd().and_then(|fd| xdp_options(fd).ok());
+        let options = self.socket().and_then(|fd| xdp_options(fd).ok());
         options.is_some_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
@@ -259,6 +331,7 @@ impl PortQueue {
         let statistics = match &self.rings {
             Rings::Socket(socket) => socket.statistics(),
             Rings::Memory(rings) => rings.statistics(),
+            Rings::Tap(_) => Statistics::default(),
         };
         Statistics { refused: self.refused, ..statistics }
     }
@@ -274,6 +347,7 @@ impl PortQueue {
         match self.rings {
             Rings::Socket(socket) => drop(socket),
             Rings::Memory(rings) => rings.close(),
+            Rings::Tap(tap) => drop(tap),
         }
         ClosedQueue { umem: self.umem, queue_id: is_quiet.then_some(self.queue_id) }
     }

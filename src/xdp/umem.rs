@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xsk_rs::FrameDesc;
 
 use super::error::XdpError;
-use super::frame::{DoesNotFit, Frame};
+use super::frame::{DoesNotFit, Frame, PACKET_ROOM};
 use super::frame_ownership::{FrameOwnership, QueueId, QueueIds};
 use super::umem_area::UmemArea;
 use crate::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX, XDP_HEADROOM_BYTES};
+use crate::net::virtio_net::VirtioNet;
 
 /// Packet memory of one worker, which its queues of all ports share. A frame received on one port is
 /// transmitted on another without a copy.
@@ -39,6 +40,9 @@ pub struct ClosedQueue {
 }
 
 impl Umem {
+    /// Largest packet, or part of one, of one frame, bytes.
+    pub const PACKET_ROOM: usize = PACKET_ROOM;
+
     /// Registers memory for at least `frames` frames with the kernel, and returns it with the token of each
     /// frame. With `huge_pages` it is in huge pages if enough are reserved, with as many frames as fill them,
     /// and otherwise in ordinary ones.
@@ -82,6 +86,19 @@ impl Umem {
     #[allow(clippy::mut_from_ref)] // The exclusive borrow is that of the token.
     pub fn data_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.area.bytes_mut(frame)
+    }
+
+    /// Returns the virtio-net header of a packet; `None` for a packet without one.
+    #[inline]
+    pub fn virtio_header(&self, frame: &Frame) -> Option<VirtioNet> {
+        frame.has_virtio_header().then(|| VirtioNet::from_bytes(self.area.virtio_header(frame)))
+    }
+
+    /// Gives a packet a virtio-net header, or replaces its header. It lies at the beginning of the frame, in front
+    /// of the packet.
+    pub fn set_virtio_header(&self, frame: &mut Frame, header: VirtioNet) {
+        *self.area.virtio_header_mut(frame) = header.to_bytes();
+        frame.note_virtio_header();
     }
 
     /// Prefetches the beginning of the packet in a frame.

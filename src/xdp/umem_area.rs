@@ -10,12 +10,13 @@ use xsk_rs::FrameDesc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 
 use super::error::{XdpError, io_source};
-use super::frame::Frame;
+use super::frame::{Frame, PACKET_ROOM};
 use super::frame_links::FrameLinks;
 use super::tx_metadata::{TX_METADATA_BYTES, TxMetadata, XDP_TXMD_FLAGS_CHECKSUM};
 use super::umem_owner::{self, Extent, OwnerSocket};
 use crate::limits::{FRAME_BYTES, RING_SLOTS, XDP_HEADROOM_BYTES};
 use crate::mem::{Pages, prefetch_address};
+use crate::net::virtio_net::HEADER_BYTES;
 
 /// Frames of one huge page. `xsk-rs` unmaps by length, and the length of a huge mapping must be a multiple of
 /// its page.
@@ -158,6 +159,15 @@ impl UmemArea {
         unsafe { slice::from_raw_parts_mut(self.start(frame).add(frame.headroom()), frame.head_len()) }
     }
 
+    /// Returns all bytes behind the headroom of a frame, for a packet to be read into. Panics on a frame of
+    /// another UMEM.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // The exclusive borrow is that of the token.
+    pub(super) fn room<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        frame.place(XDP_HEADROOM_BYTES, PACKET_ROOM);
+        self.bytes_mut(frame)
+    }
+
     /// Returns a frame's part of a multi-buffer packet.
     ///
     /// # Safety
@@ -204,6 +214,26 @@ impl UmemArea {
                 launch_time: 0,
             });
         }
+    }
+
+    /// Returns the first bytes of a frame, which hold the virtio-net header of its packet. Panics on a frame of
+    /// another UMEM, and on a packet that begins within them.
+    #[inline]
+    pub(super) fn virtio_header<'a>(&'a self, frame: &'a Frame) -> &'a [u8; HEADER_BYTES] {
+        self.check(frame);
+        assert!(frame.headroom() >= HEADER_BYTES, "the packet has grown into its virtio-net header");
+        // SAFETY: as in `bytes`: the bytes are within the frame, and in front of its packet.
+        unsafe { &*self.start(frame).cast() }
+    }
+
+    /// Returns the same bytes, to be changed.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // The exclusive borrow is that of the token.
+    pub(super) fn virtio_header_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; HEADER_BYTES] {
+        self.check(frame);
+        assert!(frame.headroom() >= HEADER_BYTES, "the packet has grown into its virtio-net header");
+        // SAFETY: as in `bytes_mut`.
+        unsafe { &mut *self.start(frame).cast() }
     }
 
     #[inline]

@@ -7,9 +7,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
     ("tables", &["net", "mem", "limits", "ids", "printable"]),
     ("policy", &["tables", "net", "limits", "ids", "printable"]),
-    ("xdp", &["net", "netlink", "mem", "limits", "ids"]),
+    ("tap", &["net", "netlink"]),
+    ("xdp", &["net", "netlink", "tap", "mem", "limits", "ids"]),
     ("netlink", &["net"]),
-    ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),
+    ("dataplane", &["net", "tables", "xdp", "tap", "netlink", "threads", "mem", "limits", "ids"]),
     ("pktgen", &["net", "netlink", "xdp", "mem", "limits", "ids"]),
 ];
 

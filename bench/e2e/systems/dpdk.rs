@@ -35,6 +35,7 @@ impl System for Dpdk {
 
     fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         cross_connect_pods(rig)?;
+        rig.disable_tx_offload_in_pods()?;
         let directory = rig.lab().directory();
         let mut command = rig.node_command("dpdk-testpmd");
         command.env("XDG_RUNTIME_DIR", &directory).env("RUNTIME_DIRECTORY", &directory);

@@ -12,15 +12,19 @@ mod ovs;
 mod palisade;
 mod tc_identity;
 
+use ::palisade::lab::PodPorts;
+
 use crate::system::System;
 
-pub(crate) use noop::forward;
+pub(crate) use noop::{forward, forward_taps};
 
 /// Returns all systems, in the order of their turns.
 pub(crate) fn all() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(palisade::Palisade),
-        Box::new(noop::Noop),
+        Box::new(palisade::Palisade(PodPorts::Veth)),
+        Box::new(palisade::Palisade(PodPorts::Tap)),
+        Box::new(noop::Noop(PodPorts::Veth)),
+        Box::new(noop::Noop(PodPorts::Tap)),
         Box::new(kernel::Kernel),
         Box::new(bridge::Bridge),
         Box::new(nftables::Nftables),

@@ -6,8 +6,10 @@
 use std::time::{Duration, Instant};
 
 use palisade::ids::PortId;
+use palisade::lab::{POD_INTERFACE, PodPorts};
 use palisade::limits::{MTU_MAX, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use palisade::netlink::Interface;
+use palisade::tap::{TapDevice, TapSpec};
 use palisade::xdp::{Frame, PortQueue, Program, Umem, XdpError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -30,11 +32,19 @@ const READY: &str = "forwarding";
 /// Longest sleep, in nanoseconds.
 const SLEEP_NS: i64 = 100_000_000;
 
-pub(super) struct Noop;
+/// The forwarder, with pods on these interfaces.
+pub(super) struct Noop(pub(super) PodPorts);
 
 impl System for Noop {
     fn name(&self) -> &'static str {
-        "noop"
+        match self.0 {
+            PodPorts::Veth => "noop",
+            PodPorts::Tap => "noop-tap",
+        }
+    }
+
+    fn ports(&self) -> PodPorts {
+        self.0
     }
 
     fn kind(&self) -> Kind {
@@ -51,9 +61,17 @@ impl System for Noop {
 
     fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         cross_connect_pods(rig)?;
+        if self.0 == PodPorts::Veth {
+            rig.disable_tx_offload_in_pods()?;
+        }
         let program = std::env::current_exe()?;
         let mut command = rig.node_command(&program.to_string_lossy());
-        command.arg("--forward").args(rig.host_ends());
+        match self.0 {
+            PodPorts::Veth => command.arg("--forward").args(rig.host_ends()),
+            PodPorts::Tap => {
+                command.arg("--forward-taps").args(rig.lab().pods().map(|pod| pod.plan().netns.clone()))
+            }
+        };
         let log = rig.lab().directory().join("noop.log");
         let mut forwarder = Daemon::start(&mut command, "noop", log)?;
         rig.lab_and_node().0.note_process(forwarder.pid())?;
@@ -68,19 +86,47 @@ struct Port {
     fill_target: usize,
 }
 
+impl Port {
+    fn of(queue: PortQueue, fill_target: usize) -> Port {
+        Port { queue, pending: Vec::with_capacity(RING_SLOTS), fill_target }
+    }
+}
+
+/// Forwards between the tap devices of these namespaces in pairs, until the process ends.
+pub(crate) fn forward_taps(namespaces: &[String]) -> Result<(), BenchError> {
+    let (umem, frames) = Umem::in_memory(FRAMES);
+    let mut devices = Vec::new();
+    let mut ports = Vec::new();
+    for (number, namespace) in namespaces.iter().enumerate() {
+        let interface = POD_INTERFACE.to_owned();
+        let spec = TapSpec { namespace: namespace.clone(), interface, mtu: None, mac: None, queues: 1 };
+        let (device, queues) =
+            TapDevice::open(&spec).map_err(|error| BenchError::Other(error.to_string()))?;
+        devices.push(device);
+        for queue in queues {
+            ports.push(Port::of(PortQueue::tap(&umem.binder(), PortId(number as u16), queue)?, 0));
+        }
+    }
+    run(ports, umem, frames)
+}
+
 /// Forwards between the interfaces in pairs, until the process ends.
-pub(crate) fn forward(interfaces: &[String]) -> Result<(), XdpError> {
-    pin_to_core(SYSTEM_CORE);
-    let (mut umem, frames) = Umem::new(FRAMES, true)?;
-    let mut free = Vec::with_capacity(frames.len());
-    free.extend(frames);
+pub(crate) fn forward(interfaces: &[String]) -> Result<(), BenchError> {
+    let (umem, frames) = Umem::new(FRAMES, true)?;
     let fill_target = (umem.frames_total() / 2 / interfaces.len().max(1)).min(RING_SLOTS);
     let open = |(number, name): (usize, &String)| {
         let (program, _) = Program::attach(&Interface::find(name)?, 1)?;
         let queue = PortQueue::open(&umem.binder(), PortId(number as u16), program.interface(), 0, &program)?;
-        Ok(Port { queue, pending: Vec::with_capacity(RING_SLOTS), fill_target })
+        Ok(Port::of(queue, fill_target))
     };
-    let mut ports = interfaces.iter().enumerate().map(open).collect::<Result<Vec<Port>, XdpError>>()?;
+    let ports = interfaces.iter().enumerate().map(open).collect::<Result<Vec<Port>, XdpError>>()?;
+    run(ports, umem, frames)
+}
+
+fn run(mut ports: Vec<Port>, mut umem: Umem, frames: Vec<Frame>) -> Result<(), BenchError> {
+    pin_to_core(SYSTEM_CORE);
+    let mut free = Vec::with_capacity(frames.len());
+    free.extend(frames);
     for port in &mut ports {
         port.queue.refill(&mut umem, &mut free, port.fill_target);
     }
@@ -104,7 +150,14 @@ fn forward_batch(ports: &mut [Port], umem: &mut Umem, free: &mut Vec<Frame>) -> 
     for input in 0..ports.len() {
         let output = pair_of(input, ports.len());
         let mut arrived = std::mem::take(&mut ports[output].pending);
-        let count = ports[input].queue.receive(umem, &mut arrived, PORT_BURST_FRAMES_MAX);
+        let before = arrived.len();
+        let count = ports[input].queue.receive_into(umem, free, &mut arrived, PORT_BURST_FRAMES_MAX);
+        // A packet of a tap device keeps its header, and its checksum unfinished.
+        for packet in &mut arrived[before..] {
+            if let Some(header) = umem.virtio_header(packet) {
+                packet.leave_checksum(header.csum_start.into(), header.csum_offset.into());
+            }
+        }
         ports[output].pending = arrived;
         if count > 0 {
             let fill_target = ports[input].fill_target;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use palisade::control::protocol::TablesPatch;
 use palisade::control::{Client, ClientError};
-use palisade::lab::{Switch, SwitchSpec, manifests};
+use palisade::lab::{PodPorts, Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
 use palisade::policy::objects::Object;
 use palisade::policy::parse::{Source, parse_sources};
@@ -25,7 +25,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_palisade");
 /// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) struct Palisade;
+/// The switch, with pods on these interfaces.
+pub(super) struct Palisade(pub(super) PodPorts);
 
 struct Started {
     switch: Switch,
@@ -35,7 +36,14 @@ struct Started {
 
 impl System for Palisade {
     fn name(&self) -> &'static str {
-        "palisade"
+        match self.0 {
+            PodPorts::Veth => "palisade",
+            PodPorts::Tap => "palisade-tap",
+        }
+    }
+
+    fn ports(&self) -> PodPorts {
+        self.0
     }
 
     fn kind(&self) -> Kind {

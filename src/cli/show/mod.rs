@@ -11,8 +11,8 @@ use clap::{Args, Subcommand};
 use super::output::{Output, json, list, or_dash, render, table, text};
 use super::{CliError, SocketArguments};
 use crate::control::Client;
-use crate::control::protocol::{PolicySource, PolicyStatus};
-use crate::dataplane::FlowInfo;
+use crate::control::protocol::{PolicySource, PolicyStatus, PortInfo};
+use crate::dataplane::{FlowInfo, PortKind};
 use crate::tables::PodName;
 
 /// Show the state of the running switch
@@ -126,6 +126,22 @@ fn ago(unix_s: u64) -> String {
     format!("{} s", now.saturating_sub(unix_s))
 }
 
+/// Interface of a port, with its network namespace if that is not the switch's.
+fn place(port: &PortInfo) -> String {
+    let interface = &port.spec.interface;
+    port.spec.namespace.as_ref().map_or(interface.clone(), |namespace| format!("{interface} in {namespace}"))
+}
+
+/// Way of frames between a port and its interface.
+fn mode(port: &PortInfo) -> String {
+    if port.spec.kind == PortKind::Tap {
+        return "whole segments".to_owned();
+    }
+    let hook = if port.report.native { "native" } else { "generic" };
+    let copy = if port.report.zero_copy { "zero-copy" } else { "copy" };
+    format!("{hook}, {copy}")
+}
+
 fn ports(client: &Client, output: Output) -> Result<(), CliError> {
     let ports = client.ports()?;
     if output == Output::Json {
@@ -134,17 +150,15 @@ fn ports(client: &Client, output: Output) -> Result<(), CliError> {
     let mut table = table(["port", "interface", "kind", "state", "vlan", "mtu", "queues", "mode", "pod"]);
     let mut warnings = String::new();
     for port in &ports {
-        let hook = if port.report.native { "native" } else { "generic" };
-        let copy = if port.report.zero_copy { "zero-copy" } else { "copy" };
         table.add_row([
             port.name.clone(),
-            port.spec.interface.clone(),
+            place(port),
             format!("{:?}", port.spec.kind).to_lowercase(),
             format!("{:?}", port.state).to_lowercase(),
             or_dash(port.spec.vlan),
             port.report.mtu.to_string(),
             port.report.queues.to_string(),
-            format!("{hook}, {copy}"),
+            mode(port),
             or_dash(port.pod.as_ref()),
         ]);
         if let Some(reason) = &port.reason {

@@ -43,8 +43,14 @@ pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
 pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
     let Hop::Port(out, _) = *hop else { return Adjacency::default() };
     let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
-    let is_uplink = port.kind == PortKind::Uplink;
-    Adjacency { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
+    Adjacency {
+        mac: port.mac.map_or(0, Mac::to_bits),
+        out,
+        vlan: port.vlan,
+        mtu: port.mtu,
+        is_uplink: port.kind == PortKind::Uplink,
+        takes_segments: port.kind == PortKind::Tap,
+    }
 }
 
 pub(super) fn ports(desired: &DesiredState, open: &BTreeMap<PortId, PortView>) -> Vec<Option<PortView>> {

@@ -29,6 +29,8 @@ pub(crate) struct Adjacency {
     pub mtu: u16,
     /// Whether the port is an uplink.
     pub is_uplink: bool,
+    /// Whether the port takes packets with segments, and unfinished checksums.
+    pub takes_segments: bool,
 }
 
 impl Adjacency {
@@ -36,6 +38,6 @@ impl Adjacency {
     /// given.
     #[inline(always)]
     pub(crate) fn takes(&self, packet: &Packet) -> bool {
-        (packet.ttl > 1) & (packet.ip_bytes() <= usize::from(self.mtu)) & (self.mac != 0)
+        (packet.ttl > 1) & (packet.wire_bytes_max() <= usize::from(self.mtu)) & (self.mac != 0)
     }
 }

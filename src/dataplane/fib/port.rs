@@ -68,7 +68,7 @@ impl PortView {
             mtu,
             attachment: AttachmentId::NONE,
             attached_since: None,
-            policy_mode: if kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
+            policy_mode: if kind.has_pod() { PolicyMode::Closed } else { PolicyMode::None },
             mac: None,
             own_mac: nic.unwrap_or_default(),
             pod_addresses: NO_ADDRESSES,

@@ -9,8 +9,13 @@ use crate::dataplane::DropReason;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
-use crate::limits::BATCH_FRAMES_MAX;
+use crate::limits::{BATCH_FRAMES_MAX, PORT_SEGMENTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, Umem};
+
+/// Most segments of one batch. Packets with segments beyond are dropped.
+const SEGMENTS_MAX: usize = 2 * RING_SLOTS;
+
+const _: () = assert!(PORT_SEGMENTS_MAX <= u8::MAX as usize);
 
 /// Prefetches the headers of a frame a few places behind frame `i`.
 #[inline(always)]
@@ -53,8 +58,15 @@ pub(crate) struct Batch {
     pub dispositions: [Disposition; BATCH_FRAMES_MAX],
     /// Whether the frame holds an answer of the switch, which leaves by the port that the frame came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
+    /// Number of the segments that the frame has been cut into, if it has a virtio-net header and leaves by a port
+    /// that takes none.
+    pub segment_counts: [u8; BATCH_FRAMES_MAX],
+    /// Segments of all such frames, in order.
+    pub segments: Vec<Frame>,
     /// Whether the frame is a fragment that has waited for the first fragment of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
+    /// Whether the batch has frames of a port that delivers virtio-net headers.
+    pub has_virtio_headers: bool,
     /// Whether the batch has a fragment.
     pub has_fragments: bool,
     /// Whether the batch has a packet of a kind other than
@@ -72,7 +84,10 @@ impl Batch {
             adjacencies: Box::new([Adjacency::default(); BATCH_FRAMES_MAX]),
             dispositions: [Disposition::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
+            segment_counts: [0; BATCH_FRAMES_MAX],
+            segments: Vec::with_capacity(SEGMENTS_MAX),
             waited: [false; BATCH_FRAMES_MAX],
+            has_virtio_headers: false,
             has_fragments: false,
             has_others: false,
         }

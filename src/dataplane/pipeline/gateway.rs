@@ -271,6 +271,7 @@ fn wrap(
     let l3 = usize::from(packet.l3);
     let tagged = packet.vlan != 0;
     let l2_bytes = ethernet::HEADER_BYTES + if tagged { ethernet::TAG_BYTES } else { 0 };
+    frame.drop_virtio_header();
     frame.truncate(l3 + quote_bytes);
     frame.grow_head(l2_bytes + header_bytes - l3).ok()?;
     let ethertype = if is_v4(packet.src) { ethernet::IPV4 } else { ethernet::IPV6 };

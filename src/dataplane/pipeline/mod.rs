@@ -43,6 +43,7 @@ use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
+use self::parse::virtio_header::check_virtio_headers;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
 
@@ -58,6 +59,9 @@ pub(crate) fn run(
     let StageState { lookups, policy_batch, worker_state, rate_limits, fragments, transmit_credit, free } =
         state;
     parse(batch, context);
+    if batch.has_virtio_headers {
+        check_virtio_headers(batch, context);
+    }
     done("parse");
     anti_spoof(batch, context);
     done("anti-spoof");

@@ -1,5 +1,7 @@
 //! The stage `parse`: headers of any frame to a [`Packet`].
 
+pub(super) mod virtio_header;
+
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
 use super::parse_fast::parse_fast;

@@ -1,14 +1,17 @@
 //! The stage `rewrite`: Ethernet addresses, VLAN tag, TTL, and a transport checksum that the sender has left
 //! unfinished.
 
+mod checksum;
+mod segment;
+
+use self::checksum::finish_checksum;
+use self::segment::{frames_of_segments, segment};
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
 use crate::dataplane::DropReason;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
-use crate::net::checksum::pseudo_header;
-use crate::net::flow::Protocol;
-use crate::net::{ethernet, ipv4, ipv6, sctp, tcp, udp};
+use crate::net::{ethernet, ipv4, ipv6};
 use crate::xdp::{Frame, Umem};
 
 /// Bytes of the headers of every packet. An IPv6 header is longer.
@@ -53,7 +56,12 @@ fn rewrite_slow(
     let adjacency = batch.adjacencies[i];
     let out = adjacency.out;
     let credit = &mut transmit_credit[out.index()];
-    if *credit < batch.frames[i].frames() as u32 {
+    let is_cut = batch.frames[i].has_virtio_header() && !adjacency.takes_segments;
+    let frames = |batch: &Batch| {
+        let frame = &batch.frames[i];
+        if is_cut { frames_of_segments(&batch.packets[i], frame, context.umem) } else { frame.frames() }
+    };
+    if (*credit as usize) < frames(batch) {
         return batch.drop(i, DropReason::TxFull);
     }
     let src = if adjacency.is_uplink {
@@ -63,13 +71,22 @@ fn rewrite_slow(
     };
     let fits = rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, free);
     // A VLAN tag may have added a frame to the packet.
-    batch.dispositions[i] = match credit.checked_sub(batch.frames[i].frames() as u32) {
+    let left = credit.checked_sub(frames(batch) as u32);
+    let fits = fits && left.is_some() && (!is_cut || cut(batch, i, context.umem, free));
+    batch.dispositions[i] = match left {
         Some(left) if fits => {
             *credit = left;
             Disposition::Forward(out)
         }
         _ => Disposition::Dropped(DropReason::TxFull),
     };
+}
+
+/// Cuts a packet into segments. Returns false without frames for them.
+fn cut(batch: &mut Batch, i: usize, umem: &Umem, free: &mut Vec<Frame>) -> bool {
+    let count = segment(umem, &batch.packets[i], &batch.frames[i], free, &mut batch.segments);
+    batch.segment_counts[i] = count as u8;
+    count > 0
 }
 
 /// Rewrites a packet for `adjacency`, from the Ethernet address `src` ([`Mac::to_bits`]), if it has no VLAN
@@ -89,7 +106,7 @@ pub(crate) fn rewrite_fast(
         & (adjacency.vlan == 0)
         & !adjacency.is_uplink
         & !packet.unfinished
-        & !frame.is_multi_buffer();
+        & frame.is_plain();
     if !is_plain {
         return false;
     }
@@ -123,7 +140,7 @@ pub(crate) fn rewrite_frame(
     let Some(ip) = bytes.get_mut(l3..) else { return false };
     rewrite_ip(ip, packet);
     if packet.unfinished {
-        finish_checksum(umem, frame, packet, l3);
+        finish_checksum(umem, frame, packet, l3, adjacency.takes_segments || frame.has_virtio_header());
     }
     true
 }
@@ -159,52 +176,6 @@ fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16, free: &mut 
     }
     bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
     true
-}
-
-/// Computes the checksum that the sender has left to the hardware, or leaves it to the kernel. The IP header
-/// begins `l3` bytes into the frame.
-#[inline(never)]
-fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize) {
-    let l4 = l3 + usize::from(packet.l4 - packet.l3);
-    match packet.protocol {
-        Protocol::TCP => finish_or_leave(umem, frame, packet, l4, tcp::CHECKSUM_OFFSET),
-        Protocol::UDP => finish_or_leave(umem, frame, packet, l4, udp::CHECKSUM_OFFSET),
-        Protocol::SCTP => finish_crc(umem, frame, l4),
-        _ => {}
-    }
-}
-
-fn finish_or_leave(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
-    // The field holds the sum over the pseudo-header, as hardware and kernel expect.
-    if !umem.leaves_checksums() || !frame.leave_checksum(l4, offset) {
-        finish_sum(umem, frame, packet, l4, offset);
-    }
-}
-
-fn finish_sum(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
-    let l3 = l4 - usize::from(packet.l4 - packet.l3);
-    let field = l4 + offset..l4 + offset + 2;
-    umem.data_mut(frame)[field.clone()].fill(0);
-    let head = umem.data(frame);
-    let addresses = if packet.is_v4 { &head[l3 + 12..l3 + 20] } else { &head[l3 + 8..l3 + 40] };
-    let pseudo = pseudo_header(addresses, packet.protocol, packet.transport_bytes());
-    let (mut sum, mut at) = (pseudo.add_bytes(&head[l4..]), head.len() - l4);
-    for part in umem.rest(frame) {
-        (sum, at) = (sum.add_bytes_at(at, part), at + part.len());
-    }
-    let checksum = sum.finish();
-    // "If the computed checksum is zero, it is transmitted as all ones [...]. An all zero transmitted
-    // checksum value means that the transmitter generated no checksum" (RFC 768).
-    let checksum = if checksum == 0 && packet.protocol == Protocol::UDP { 0xffff } else { checksum };
-    umem.data_mut(frame)[field].copy_from_slice(&checksum.to_be_bytes());
-}
-
-#[cold]
-fn finish_crc(umem: &Umem, frame: &mut Frame, l4: usize) {
-    let field = l4 + sctp::CHECKSUM_OFFSET..l4 + sctp::CHECKSUM_OFFSET + 4;
-    umem.data_mut(frame)[field.clone()].fill(0);
-    let checksum = sctp::checksum(std::iter::once(&umem.data(frame)[l4..]).chain(umem.rest(frame)));
-    umem.data_mut(frame)[field].copy_from_slice(&checksum);
 }
 
 #[cfg(test)]

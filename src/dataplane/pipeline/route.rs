@@ -91,7 +91,7 @@ pub(in crate::dataplane) fn forward_via(
     let mac =
         if adjacency.mac == 0 { learned_mac(batch, i, context, number, adjacency) } else { adjacency.mac };
     let packet = &batch.packets[i];
-    if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(adjacency.mtu)) {
+    if (packet.ttl <= 1) | (packet.wire_bytes_max() > usize::from(adjacency.mtu)) {
         report_unforwardable(batch, i, context, rate_limits, adjacency);
     } else if mac == 0 {
         solicit(batch, i, context, rate_limits, number);

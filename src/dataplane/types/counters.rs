@@ -10,7 +10,7 @@ use crate::xdp::LostFrames;
 
 /// Places where the kernel loses frames before a worker receives them: the name that operators read, and its
 /// meaning.
-pub const LOSSES: [(&str, &str); 5] = [
+pub const LOSSES: [(&str, &str); 6] = [
     ("no-frame", "The worker had given the port no frame to receive into: it is slower than they come."),
     ("ring-full", "The receive ring of the port was full: its worker is slower than they come."),
     ("socket", "The port's socket did not take it for another reason: it was longer than a packet may be."),
@@ -19,12 +19,17 @@ pub const LOSSES: [(&str, &str); 5] = [
         "interface",
         "The interface's driver dropped it on its way to the XDP program or from there to the socket.",
     ),
+    (
+        "refused",
+        "The pod's network stack refused a packet that the switch gave its tap device: the interface is down.",
+    ),
 ];
 
 impl LostFrames {
     /// Counts by the names of [`LOSSES`], without zeros.
     pub(in crate::dataplane) fn by_name(self) -> BTreeMap<String, u64> {
-        let counts = [self.no_frame, self.ring_full, self.socket, self.no_socket, self.interface];
+        let counts =
+            [self.no_frame, self.ring_full, self.socket, self.no_socket, self.interface, self.refused];
         let named = LOSSES.iter().zip(counts).filter(|(_, count)| *count > 0);
         named.map(|((name, _), count)| ((*name).to_owned(), count)).collect()
     }

@@ -41,6 +41,14 @@ pub enum PortError {
         /// The interface.
         interface: String,
     },
+    /// No such network namespace.
+    #[error(
+        "network namespace {namespace} does not exist: `ip netns add {namespace}` makes it, or correct its name"
+    )]
+    NoNamespace {
+        /// Name or path of the namespace.
+        namespace: String,
+    },
     /// Another port uses the interface.
     #[error("interface {interface} is already a port of this switch")]
     Taken {

@@ -16,17 +16,44 @@ pub enum PortKind {
     Host,
     /// A NIC that the switch shares with the kernel.
     Uplink,
+    /// A tap device of the switch inside the pod's network namespace.
+    Tap,
+}
+
+impl PortKind {
+    /// Whether a pod is behind a port of this kind.
+    pub fn has_pod(self) -> bool {
+        matches!(self, PortKind::Pod | PortKind::Tap)
+    }
 }
 
 /// A port to open. The control API reports it in this form too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortSpec {
-    /// Network interface that the switch attaches to.
+    /// Network interface that the switch attaches to, or makes.
     pub interface: String,
     /// Kind of the port.
     pub kind: PortKind,
     /// 802.1Q VLAN identifier of the port's frames, in both directions; `None` for untagged ones.
     pub vlan: Option<u16>,
+    /// Network namespace of a tap device: a name of `ip netns`, or an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// MTU of a tap device, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_mtu: Option<u32>,
+}
+
+impl PortSpec {
+    /// Whether this is a port on another interface of the node than `other`, or in another namespace.
+    pub fn has_interface_of(&self, other: &PortSpec) -> bool {
+        self.interface == other.interface && self.namespace == other.namespace
+    }
+
+    /// Whether the port's interface is the one of this name in the network namespace of the switch.
+    pub fn is_node_interface(&self, name: &str) -> bool {
+        self.namespace.is_none() && self.interface == name
+    }
 }
 
 /// Properties of a port that the switch has opened.

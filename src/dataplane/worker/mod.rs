@@ -199,8 +199,12 @@ impl Worker {
     pub(crate) fn open_port(&mut self, id: PortId, access: Access) {
         self.transmit_credit[id.index()] = match access {
             Access::Queue(queue, receive_ends) => {
-                let target = self.fill_budget.assign(self.ports.len());
-                self.ports.add(LocalPort::new(queue, receive_ends, target, self.fill_budget.target_min()));
+                let (target, target_min) = if queue.has_fill_ring() {
+                    (self.fill_budget.assign(self.ports.len()), self.fill_budget.target_min())
+                } else {
+                    (0, 0)
+                };
+                self.ports.add(LocalPort::new(queue, receive_ends, target, target_min));
                 RING_SLOTS as u32
             }
             Access::Remote(transmit_end) => self.ports.add_remote(id, transmit_end) as u32,
@@ -217,7 +221,8 @@ impl Worker {
         let (umem, free) = (&self.umem, &mut self.free);
         self.fragments.close_port(id, |frame| umem.release(frame, free));
         self.fill_budget.release(port.fill_target);
-        Some(port.close(umem, free))
+        port.queue.complete(&mut self.umem, &mut self.free);
+        Some(port.close(&self.umem, &mut self.free))
     }
 
     /// Solicits the Ethernet addresses of pods that have sent no frame yet, so that the first packet to them is not dropped.
@@ -252,11 +257,13 @@ impl Worker {
                 break;
             }
             let had = port.queue.receiving();
-            let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
+            let (free, frames) = (&mut self.free, &mut self.batch.frames);
+            let count = port.queue.receive_into(&mut self.umem, free, frames, PORT_BURST_FRAMES_MAX);
             port.idle_polls = if count > 0 { 0 } else { port.idle_polls.saturating_add(1) };
             if count > 0 {
                 port.frames_since_arm += count;
                 self.batch.note_received(start, port.id);
+                self.batch.has_virtio_headers |= port.takes_segments;
                 self.fill_budget.grow(port, had, target_max);
                 port.refill(&mut self.umem, &mut self.free, reserve);
             }
@@ -299,10 +306,20 @@ impl Worker {
     /// Moves each frame of the batch to the place that its verdict names.
     fn dispatch(&mut self) {
         let batch = &mut self.batch;
+        let mut segments = batch.segments.drain(..);
+        batch.has_virtio_headers = false;
         for (i, mut frame) in batch.frames.drain(..).enumerate() {
             self.umem.trim(&mut frame, &mut self.free);
             let out = match batch.dispositions[i] {
                 // The stage `rewrite` has taken it from the credit of the port.
+                Disposition::Forward(out) if !frame.is_plain() && batch.segment_counts[i] > 0 => {
+                    for segment in segments.by_ref().take(batch.segment_counts[i].into()) {
+                        self.ports.send(out, segment, &self.umem, &mut self.free);
+                    }
+                    batch.segment_counts[i] = 0;
+                    self.umem.release(frame, &mut self.free);
+                    continue;
+                }
                 Disposition::Forward(out) => out,
                 Disposition::Held => {
                     self.fragments.hold(frame);

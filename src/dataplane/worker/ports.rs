@@ -14,6 +14,8 @@ use crate::xdp::{Frame, PortQueue, Umem};
 pub(in crate::dataplane) struct LocalPort {
     pub(in crate::dataplane) id: PortId,
     pub(in crate::dataplane) queue: PortQueue,
+    /// Whether packets of the port come with virtio-net headers.
+    pub(in crate::dataplane) takes_segments: bool,
     pub(in crate::dataplane) waiting: Vec<Frame>,
     /// Receive ends of the hand-off queues of other workers.
     receive_ends: ReceiveEnds,
@@ -78,6 +80,7 @@ impl LocalPort {
     ) -> LocalPort {
         LocalPort {
             id: queue.port(),
+            takes_segments: queue.takes_segments(),
             queue,
             waiting: Vec::with_capacity(RING_SLOTS),
             receive_ends,

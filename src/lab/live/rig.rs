@@ -13,8 +13,6 @@ use super::client::send_probe;
 use super::counter_delta::CounterDelta;
 use super::placement::{NODE, OUTSIDE, Placement, Site, can_be_sent};
 use super::responder::Responder;
-use crate::control::protocol::PortRequest;
-use crate::dataplane::PortKind;
 use crate::lab::traffic::{Outcome, ping};
 use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
 use crate::tables::{PodName, Verdict};
@@ -113,7 +111,7 @@ impl Rig {
 
     fn open_ports(&self) -> Result<(), LabError> {
         for host in &self.hosts[OUTSIDE + 1..] {
-            self.switch.client().put_port(&host.plan().host_interface, &PortRequest::of(PortKind::Pod))?;
+            self.switch.client().put_port(&host.plan().host_interface, &host.plan().port_request())?;
         }
         // The switch learns the Ethernet address of the host outside from its first frame.
         match ping(&self.hosts[OUTSIDE], GATEWAY_V4.into(), PATIENCE)? {

@@ -6,6 +6,7 @@
 
 mod ring;
 
+use std::collections::VecDeque;
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +16,11 @@ use super::frame_ownership::{Direction, FrameOwnership, QueueId};
 use super::memory_port::ring::Ring;
 use super::multi_buffer::{Assembler, Taken, fitting};
 use super::statistics::Statistics;
+use super::tap_rings::header_of;
 use super::umem::{self, Umem};
 use super::umem_area::UmemArea;
 use crate::limits::RING_SLOTS;
+use crate::net::virtio_net::VirtioNet;
 
 /// Most frames of one injected packet: more than any packet has, so that a test can inject one that is too
 /// long.
@@ -49,10 +52,28 @@ struct Shared {
     open: Mutex<bool>,
     fill_ring_empty: AtomicU64,
     rx_dropped: AtomicU64,
+    /// Virtio-net headers of the packets in the rx ring and in the tx ring; `None` for a port without them.
+    headers: Option<[Mutex<VecDeque<VirtioNet>>; 2]>,
 }
+
+/// Index of the headers of received packets, and of transmitted ones.
+const RX: usize = 0;
+const TX: usize = 1;
 
 /// Makes the two sides of one set of rings.
 pub(super) fn pair(area: Arc<UmemArea>) -> (MemoryRings, MemoryPeer) {
+    pair_with(area, None)
+}
+
+/// Makes the two sides of one set of rings for packets with virtio-net headers.
+pub(super) fn tap_pair(area: Arc<UmemArea>) -> (MemoryRings, MemoryPeer) {
+    pair_with(area, Some(Default::default()))
+}
+
+fn pair_with(
+    area: Arc<UmemArea>,
+    headers: Option<[Mutex<VecDeque<VirtioNet>>; 2]>,
+) -> (MemoryRings, MemoryPeer) {
     let shared = Arc::new(Shared {
         fill: Ring::new(),
         rx: Ring::new(),
@@ -61,6 +82,7 @@ pub(super) fn pair(area: Arc<UmemArea>) -> (MemoryRings, MemoryPeer) {
         open: Mutex::new(true),
         fill_ring_empty: AtomicU64::new(0),
         rx_dropped: AtomicU64::new(0),
+        headers,
     });
     let sending = Vec::with_capacity(RING_SLOTS);
     let rings = MemoryRings { shared: shared.clone(), assembler: Assembler::new(), sending };
@@ -85,7 +107,27 @@ impl MemoryRings {
                 taken += assembler.add(umem, queue_id, descriptor, out);
             }
         });
+        if self.shared.headers.is_some() {
+            let first = out.len() - taken.packets;
+            self.take_headers(umem, &mut out[first..]);
+        }
         taken
+    }
+
+    /// Whether the packets of the port have virtio-net headers.
+    #[inline]
+    pub(super) fn takes_segments(&self) -> bool {
+        self.shared.headers.is_some()
+    }
+
+    /// Gives received packets their headers, as a tap device does.
+    fn take_headers(&self, umem: &Umem, packets: &mut [Frame]) {
+        for packet in packets {
+            let header = self.shared.pop_header(RX);
+            if header.needs_checksum() || header.is_gso() {
+                umem.set_virtio_header(packet, header);
+            }
+        }
     }
 
     pub(super) fn complete(
@@ -131,6 +173,7 @@ impl MemoryRings {
     ) -> Taken {
         let (packets, count) = fitting(frames, max);
         for head in frames.drain(..packets) {
+            self.shared.push_header(TX, || header_of(umem, &head));
             let Umem { area, ownership, .. } = umem;
             let mut last = lend(area, ownership, queue_id, Direction::Transmit, &head);
             for frame in area.followers(&head) {
@@ -182,7 +225,36 @@ fn back(umem: &mut Umem, queue_id: QueueId, direction: Direction, descriptor: u6
     frame
 }
 
+impl Shared {
+    fn push_header(&self, direction: usize, header: impl FnOnce() -> VirtioNet) {
+        if let Some(headers) = &self.headers {
+            let mut headers = headers[direction].lock().unwrap_or_else(PoisonError::into_inner);
+            headers.push_back(header());
+        }
+    }
+
+    fn pop_header(&self, direction: usize) -> VirtioNet {
+        let headers = self.headers.as_ref().map(|headers| &headers[direction]);
+        let first =
+            headers.and_then(|headers| headers.lock().unwrap_or_else(PoisonError::into_inner).pop_front());
+        first.unwrap_or_default()
+    }
+}
+
 impl MemoryPeer {
+    /// Injects a packet behind a virtio-net header, see [`inject`](MemoryPeer::inject). The port was opened for
+    /// such ([`PortQueue::memory_tap`](super::PortQueue::memory_tap)).
+    pub fn inject_with_header(&self, header: VirtioNet, packet: &[u8]) -> bool {
+        self.inject_behind(header, packet.len(), |bytes| bytes.copy_from_slice(packet))
+    }
+
+    /// Collects the packets transmitted since the last call with their virtio-net headers, in order.
+    pub fn collect_with_headers(&self) -> Vec<(VirtioNet, Vec<u8>)> {
+        let mut packets = Vec::new();
+        self.drain_with(|packet| packets.push((self.shared.pop_header(TX), packet.to_vec())));
+        packets
+    }
+
     /// Injects a packet. Returns false if it is lost: without frames in the fill ring, far too long, or after
     /// the queue is closed.
     pub fn inject(&self, packet: &[u8]) -> bool {
@@ -192,6 +264,10 @@ impl MemoryPeer {
     /// Injects a packet of `len` bytes that `fill` writes, see [`inject`](MemoryPeer::inject). A packet
     /// longer than a frame takes several frames, as from the kernel.
     pub fn inject_with(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        self.inject_behind(VirtioNet::default(), len, fill)
+    }
+
+    fn inject_behind(&self, header: VirtioNet, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let open = lock(&self.shared.open);
         if !*open {
             return false;
@@ -205,6 +281,8 @@ impl MemoryPeer {
             self.shared.fill_ring_empty.fetch_add(1, Ordering::Relaxed);
             return false;
         }
+        // The worker reads it with the packet, and so after this.
+        self.shared.push_header(RX, || header);
         if frames == 1 {
             let descriptor = self.receive_into(len, fill);
             self.shared.rx.put(iter::once(descriptor));
@@ -219,12 +297,11 @@ impl MemoryPeer {
     /// Collects the packets transmitted since the last call, in order. Their frames go to the completion
     /// ring.
     pub fn collect(&self) -> Vec<Vec<u8>> {
-        let mut packets = Vec::new();
-        self.drain_with(|packet| packets.push(packet.to_vec()));
-        packets
+        self.collect_with_headers().into_iter().map(|(_, packet)| packet).collect()
     }
 
-    /// Passes each packet transmitted since the last call to `see`, in order, and returns their number.
+    /// Passes each packet transmitted since the last call to `see`, in order, and returns their number. Virtio-net
+    /// headers stay with the port, for [`collect_with_headers`](MemoryPeer::collect_with_headers).
     pub fn drain_with(&self, mut see: impl FnMut(&[u8])) -> usize {
         let open = lock(&self.shared.open);
         if !*open {

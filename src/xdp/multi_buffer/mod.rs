@@ -32,7 +32,7 @@ impl UmemArea {
 
     /// Links frames to one packet, in order, of which `head` is the first. Without `whole` the packet is one
     /// to be dropped.
-    fn link(&self, head: &mut Frame, followers: &[u64], whole: bool) {
+    pub(super) fn link(&self, head: &mut Frame, followers: &[u64], whole: bool) {
         let (mut at, mut tail) = (head.index(), 0);
         for descriptor in followers {
             self.links().set_next(at, *descriptor);
@@ -135,10 +135,11 @@ impl UmemArea {
 impl Umem {
     /// Releases the frames of a token to `free`, each as a token of its own.
     #[inline]
-    pub fn release(&self, frame: Frame, free: &mut Vec<Frame>) {
-        if frame.is_multi_buffer() {
+    pub fn release(&self, mut frame: Frame, free: &mut Vec<Frame>) {
+        if !frame.is_plain() {
             return self.release_multi_buffer(&frame, free);
         }
+        frame.reset();
         free.push(frame);
     }
 

@@ -10,5 +10,6 @@ mod many_pods;
 mod path_mtu;
 mod ping;
 mod policy;
+mod tap;
 mod tcp_pickup;
 mod tcp_resets;

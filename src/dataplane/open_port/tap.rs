@@ -1,0 +1,113 @@
+//! Opening of a tap port: its device and its queues.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use crate::dataplane::api::DataplaneApi;
+use crate::dataplane::endpoints::Link;
+use crate::dataplane::engine::{Dataplane, OpenPort, worker_stuck};
+use crate::dataplane::fib::port::PortView;
+use crate::dataplane::port_attachment::{PortAttachment, place_of};
+use crate::dataplane::worker::handoff;
+use crate::dataplane::worker::mailbox::Command;
+use crate::dataplane::{PortError, PortReport, PortSpec};
+use crate::ids::PortId;
+use crate::limits::MTU_MAX;
+use crate::tap::{TapDevice, TapError, TapSpec};
+use crate::xdp::{PortQueue, XdpError};
+
+impl Dataplane {
+    /// Makes or opens the tap device of a port, and gives its queues to the workers.
+    pub(in crate::dataplane) fn open_tap(
+        &self,
+        ports: &mut BTreeMap<PortId, OpenPort>,
+        spec: &PortSpec,
+    ) -> Result<PortReport, PortError> {
+        if !self.stuck_workers().is_empty() {
+            return Err(worker_stuck());
+        }
+        let namespace = spec.namespace.clone().unwrap_or_default();
+        let tap = TapSpec {
+            namespace: namespace.clone(),
+            interface: spec.interface.clone(),
+            mtu: spec.requested_mtu,
+            mac: None,
+            queues: self.core.workers() as u16,
+        };
+        let (mut device, queues) = TapDevice::open(&tap)?;
+        let mtu = device.interface().mtu;
+        if mtu as usize > MTU_MAX {
+            return Err(PortError::Mtu { interface: place_of(spec), mtu, max: MTU_MAX as u32 });
+        }
+        let link = link_of(&device);
+        let id = self.core.free_port(Some(&link))?;
+        let opened: Result<Vec<PortQueue>, XdpError> = self
+            .binders
+            .iter()
+            .zip(queues)
+            .map(|(binder, queue)| PortQueue::tap(binder, id, queue))
+            .collect();
+        let queues = opened?;
+        self.count_losses(id, device.interface(), &queues)?;
+        if self.is_started.load(Ordering::Relaxed) {
+            device.keep();
+        }
+        let view = PortView::new(spec.kind, None, mtu.min(MTU_MAX as u32) as u16, None);
+        self.core.add_port(id, view, Some(link), &self.wait_for_workers());
+        let count = queues.len() as u16;
+        let accesses = handoff::accesses(self.core.workers(), queues, mtu as usize);
+        for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
+            Self::send_command(mailbox, Command::Open(id, access))?;
+        }
+        let interface = device.interface().clone();
+        let warnings = warnings(&device, spec);
+        let report = PortReport {
+            id,
+            interface_index: interface.index,
+            program: 0,
+            mtu,
+            queues: count,
+            native: false,
+            zero_copy: false,
+            warnings,
+        };
+        ports.insert(id, OpenPort { interface, attachment: PortAttachment::Tap(device, namespace) });
+        Ok(report)
+    }
+}
+
+/// Identity of a tap device, unlike that of any later one.
+fn link_of(device: &TapDevice) -> Link {
+    let interface = device.interface();
+    Link {
+        interface: interface.name.clone(),
+        index: interface.index,
+        mac: interface.mac,
+        namespace: device.namespace(),
+    }
+}
+
+fn warnings(device: &TapDevice, spec: &PortSpec) -> Vec<String> {
+    let segments = (!device.takes_udp_segments()).then(|| {
+        format!(
+            "interface {}: this kernel cuts segments of UDP before the switch (Linux 6.2 hands them over whole)",
+            place_of(spec)
+        )
+    });
+    segments.into_iter().collect()
+}
+
+impl From<TapError> for PortError {
+    fn from(error: TapError) -> PortError {
+        match error {
+            TapError::NoNamespace { namespace } => PortError::NoNamespace { namespace },
+            TapError::Netlink(error) => error.into(),
+            error @ (TapError::Other { .. } | TapError::InUse { .. }) => {
+                PortError::Foreign { reason: error.to_string() }
+            }
+            error @ (TapError::NoDriver { .. } | TapError::Refused { .. }) => {
+                PortError::Kernel(error.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Attachment of an open port to its interface: an XDP program on an interface of the node, or a tap device in the
+//! network namespace of a pod.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use super::{PortError, PortHealth, PortSpec};
+use crate::netlink::NetworkNamespace;
+use crate::tap::TapDevice;
+use crate::xdp::{Program, XdpError};
+
+/// Attachment of a port.
+pub(super) enum PortAttachment {
+    /// Program on the interface.
+    Program(Program),
+    /// Tap device, with the name or path of its network namespace.
+    Tap(TapDevice, String),
+}
+
+impl PortAttachment {
+    /// Program on the interface; `None` for a tap device.
+    pub(super) fn program(&self) -> Option<&Program> {
+        match self {
+            PortAttachment::Program(program) => Some(program),
+            PortAttachment::Tap(..) => None,
+        }
+    }
+
+    /// Whether the port is an uplink, whose program has the prefixes of this node's pods.
+    pub(super) fn has_prefixes(&self) -> bool {
+        self.program().is_some_and(Program::has_prefixes)
+    }
+
+    /// Sets the prefixes that an uplink takes from the kernel.
+    pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), XdpError> {
+        match self {
+            PortAttachment::Program(program) => program.set_prefixes(prefixes),
+            PortAttachment::Tap(..) => Ok(()),
+        }
+    }
+
+    /// Keeps what the opening has changed, whatever fails later.
+    pub(super) fn keep(&mut self) {
+        match self {
+            PortAttachment::Program(program) => program.keep(),
+            PortAttachment::Tap(device, _) => device.keep(),
+        }
+    }
+
+    /// Detaches the program, or removes the tap device.
+    pub(super) fn detach(self) -> Result<(), PortError> {
+        match self {
+            PortAttachment::Program(program) => Ok(program.detach()?),
+            PortAttachment::Tap(device, _) => Ok(device.remove()?),
+        }
+    }
+
+    /// Restores the state before the opening, unless it was kept.
+    pub(super) fn undo(self) -> Result<(), PortError> {
+        match self {
+            PortAttachment::Program(program) => Ok(program.undo()?),
+            PortAttachment::Tap(device, _) if device.was_there() => Ok(()),
+            PortAttachment::Tap(device, _) => Ok(device.remove()?),
+        }
+    }
+}
+
+/// Compares an open tap device with the kernel. A namespace that has lost its name counts as gone: the device's
+/// descriptors would keep it.
+pub(super) fn check_tap(device: &TapDevice, namespace: &str) -> Result<PortHealth, PortError> {
+    let inode = NetworkNamespace::open(namespace).and_then(|namespace| namespace.inode());
+    if inode.ok() != Some(device.namespace()) {
+        return Ok(PortHealth::Gone);
+    }
+    let was = device.interface();
+    let Some(is) = device.current()? else { return Ok(PortHealth::Gone) };
+    let obstacle = (!is.is_up)
+        .then(|| format!("the pod has set its interface down: `ip -n {namespace} link set {} up`", is.name));
+    Ok(PortHealth::Good { interface: was.name.clone(), obstacle })
+}
+
+/// Description of the place of a port's interface, for messages.
+pub(super) fn place_of(spec: &PortSpec) -> String {
+    match &spec.namespace {
+        Some(namespace) => format!("{} of network namespace {namespace}", spec.interface),
+        None => spec.interface.clone(),
+    }
+}

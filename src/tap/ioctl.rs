@@ -1,0 +1,89 @@
+//! Requests to a tap device (`linux/if_tun.h`). The one unsafe block of this folder is here: no safe interface
+//! of a library makes these requests.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use rustix::io;
+use rustix::ioctl::{IntegerSetter, Ioctl, Opcode, Setter, ioctl, opcode};
+
+/// `TUNSETIFF`: attaches the descriptor to a device, which it makes if there is none of the name.
+const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
+/// `TUNSETPERSIST`: whether the device stays without descriptors.
+const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
+/// `TUNSETOFFLOAD`: packets that the reader of the device takes.
+const TUNSETOFFLOAD: Opcode = opcode::write::<c_int>(b'T', 208);
+
+/// `IFF_TAP`: frames with Ethernet headers.
+const IFF_TAP: u16 = 0x0002;
+/// `IFF_MULTI_QUEUE`: one descriptor for each queue.
+const IFF_MULTI_QUEUE: u16 = 0x0100;
+/// `IFF_NO_PI`: no header of four bytes with the protocol.
+const IFF_NO_PI: u16 = 0x1000;
+/// `IFF_VNET_HDR`: a virtio-net header before each packet.
+const IFF_VNET_HDR: u16 = 0x4000;
+
+/// `TUN_F_CSUM`: "You can hand me unchecksummed packets."
+const TUN_F_CSUM: usize = 0x01;
+/// `TUN_F_TSO4` and `TUN_F_TSO6`: "I can handle TSO for IPv4 packets", and for IPv6 ones.
+const TUN_F_TSO: usize = 0x02 | 0x04;
+/// `TUN_F_TSO_ECN`: "I can handle TSO with ECN bits."
+const TUN_F_TSO_ECN: usize = 0x08;
+/// `TUN_F_USO4` and `TUN_F_USO6`: "I can handle USO for IPv4 packets", and for IPv6 ones (Linux 6.2).
+const TUN_F_USO: usize = 0x20 | 0x40;
+
+/// Bytes of an interface's name, with the closing zero (`IFNAMSIZ` of `linux/if.h`).
+const NAME_BYTES: usize = 16;
+
+/// `struct ifreq` of `linux/if.h`, with the flags of `TUNSETIFF`.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; NAME_BYTES],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+/// Attaches an open `/dev/net/tun` to the device `name` of the calling thread's network namespace, as a queue.
+pub(super) fn attach(queue: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let mut request = InterfaceRequest {
+        name: [0; NAME_BYTES],
+        flags: IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE,
+        rest: [0; 22],
+    };
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() >= NAME_BYTES || bytes.contains(&0) {
+        return Err(io::Errno::INVAL);
+    }
+    request.name[..bytes.len()].copy_from_slice(bytes);
+    // SAFETY: `TUNSETIFF` reads a `struct ifreq`, which the request is.
+    request_of(queue, unsafe { Setter::<TUNSETIFF, InterfaceRequest>::new(request) })
+}
+
+/// Offers whole segments of TCP and UDP, and unfinished checksums, to the network stack of the device. Returns
+/// whether the kernel takes the offer for UDP.
+pub(super) fn offer_segments(queue: BorrowedFd<'_>) -> io::Result<bool> {
+    let offer = |offloads: usize| {
+        // SAFETY: `TUNSETOFFLOAD` takes its bits as the argument.
+        request_of(queue, unsafe { IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads) })
+    };
+    let tcp = TUN_F_CSUM | TUN_F_TSO | TUN_F_TSO_ECN;
+    match offer(tcp | TUN_F_USO) {
+        // A kernel before 6.2 knows no segments of UDP.
+        Err(io::Errno::INVAL) => offer(tcp).map(|()| false),
+        taken => taken.map(|()| true),
+    }
+}
+
+/// Makes the device stay without descriptors, or end with the last one.
+pub(super) fn set_persistent(queue: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
+    // SAFETY: `TUNSETPERSIST` takes a truth value as the argument.
+    request_of(queue, unsafe { IntegerSetter::<TUNSETPERSIST>::new_usize(persistent.into()) })
+}
+
+fn request_of<R: Ioctl<Output = ()>>(queue: BorrowedFd<'_>, request: R) -> io::Result<()> {
+    // SAFETY: the callers have paired number and argument as `linux/if_tun.h` does, and none of them writes to
+    // the memory of this process.
+    unsafe { ioctl(queue, request) }
+}

@@ -1,0 +1,51 @@
+//! Queue of a tap device: one packet for each system call.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::{Errno, readv, writev};
+
+/// One queue of an open tap device.
+#[derive(Debug)]
+pub struct TapQueue {
+    descriptor: OwnedFd,
+    refused: Arc<AtomicU64>,
+}
+
+impl TapQueue {
+    pub(super) fn new(descriptor: OwnedFd) -> TapQueue {
+        TapQueue { descriptor, refused: Arc::default() }
+    }
+
+    /// Descriptor, readable while packets of the pod wait.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Packets that the network stack of the device has refused, because its interface is down, for example. The
+    /// counter outlives the queue.
+    pub fn refused(&self) -> Arc<AtomicU64> {
+        self.refused.clone()
+    }
+
+    /// Reads the next packet that the pod has sent: the virtio-net header and the packet, one behind the other,
+    /// into `parts`. Returns the number of bytes; `None` where no packet waits, or the device has been removed.
+    #[inline]
+    pub fn read(&self, parts: &mut [IoSliceMut<'_>]) -> Option<usize> {
+        readv(&self.descriptor, parts).ok()
+    }
+
+    /// Gives the pod a packet: the virtio-net header and the packet, in `parts`. Packets that the kernel refuses
+    /// are counted.
+    #[inline]
+    pub fn write(&self, parts: &[IoSlice<'_>]) {
+        while let Err(error) = writev(&self.descriptor, parts) {
+            if error != Errno::INTR {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Pods on tap devices: whole segments between kernel stacks, and devices that outlive the switch.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use palisade::control::protocol::{PortRequest, PortState};
+use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
+
+use crate::support::{
+    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, assert_pings, assert_udp,
+    eventually, only_from,
+};
+
+const MEGABYTES: u64 = 8 << 20;
+
+fn spec(pods: &[&str]) -> LabSpec {
+    LabSpec { ports: PodPorts::Tap, ..LabSpec::of(pods).unwrap() }
+}
+
+fn rig(pods: &[&str]) -> Rig {
+    Rig::of(&spec(pods), "")
+}
+
+/// Lab with a pod on a tap device, `tap`, and one on a veth pair, `veth`.
+fn mixed() -> Rig {
+    let mut lab = Lab::up(&LabSpec {
+        ports_of: [("tap".to_owned(), PodPorts::Tap)].into(),
+        ..LabSpec::of(&["tap", "veth"]).unwrap()
+    })
+    .unwrap();
+    let switch = Rig::start(&mut lab, "");
+    Rig { switch, lab }
+}
+
+fn output(pod: &Pod, command: &str) -> String {
+    let mut words = command.split(' ');
+    let output = pod.output(Command::new(words.next().unwrap()).args(words)).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn tcp_udp_and_ping_cross_intact_between_tap_devices_in_whole_segments() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        assert_udp(&client, address);
+        assert_pings(&client, address);
+    }
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    assert!(rig.drops().is_empty(), "{:?}", rig.drops());
+    for (name, port) in &counters.ports {
+        assert!(port.received_bytes > 2 * MEGABYTES, "{name}: {port:?}");
+        // Acknowledgements among them: without segments a packet has 1,514 bytes at most.
+        assert!(port.received_bytes / port.received > 3000, "{name}: {port:?}");
+    }
+    for worker in counters.workers.values() {
+        assert!(worker.frames_free > 30_000, "tap devices keep no frames: {worker:?}");
+    }
+}
+
+#[test]
+fn segments_are_cut_for_a_veth_pair_and_cross_intact_both_ways() {
+    let Some(_alone) = alone() else { return };
+    let rig = mixed();
+    let (tap, veth) = (rig.pod("tap"), rig.pod("veth"));
+    let _veth_server = Server::start(&veth, &[PORT], Services::Both).unwrap();
+    let _tap_server = Server::start(&tap, &[PORT], Services::Both).unwrap();
+    for (from, to) in [(&tap, &veth), (&veth, &tap)] {
+        for address in to.addresses() {
+            transfer(from, address, PORT, MEGABYTES, PATIENCE).unwrap();
+            assert_udp(from, address);
+            assert_pings(from, address);
+        }
+    }
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    let of = |pod: &Pod| counters.ports[&pod.plan().host_interface].clone();
+    let (tap, veth) = (of(&tap), of(&veth));
+    assert!(tap.received_bytes / tap.received > 3000, "{tap:?}");
+    assert!(veth.transmitted_bytes / veth.transmitted < 1514, "{veth:?}");
+    assert!(veth.transmitted > 2 * tap.forwarded, "{} packets from {}", veth.transmitted, tap.forwarded);
+}
+
+#[test]
+fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
+    let Some(_alone) = alone() else { return };
+    for rig in [rig(&["tap", "veth"]), mixed()] {
+        let (from, to) = (rig.pod("tap"), rig.pod("veth"));
+        for address in to.addresses() {
+            // Sockets drop datagrams that wait for the Ethernet address of the gateway.
+            assert_pings(&from, address);
+            let receiver = to.run(|| UdpSocket::bind(SocketAddr::new(address, PORT))).unwrap().unwrap();
+            receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+            let script = format!(
+                "import socket; s=socket.socket(socket.{}, socket.SOCK_DGRAM); s.setsockopt(17, 103, 1000);\
+                 [s.sendto(bytes([n]) * 10500, ('{address}', {PORT})) for n in range(6)]",
+                if address.is_ipv4() { "AF_INET" } else { "AF_INET6" }
+            );
+            let sent = from.output(Command::new("python3").args(["-c", &script])).unwrap();
+            assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+            let mut datagram = [0; 2000];
+            for n in 0..6_u8 {
+                for segment in 0..11 {
+                    let bytes = receiver.recv(&mut datagram).unwrap();
+                    assert_eq!(bytes, if segment < 10 { 1000 } else { 500 });
+                    assert!(
+                        datagram[..bytes].iter().all(|byte| *byte == n),
+                        "datagram {n}, segment {segment}, and is of {}: {:?}",
+                        datagram[0],
+                        rig.drops()
+                    );
+                }
+            }
+        }
+        let port = &rig.counters().ports[&from.plan().host_interface];
+        assert!(port.received < 60, "segments of UDP come whole: {port:?}");
+        assert_accounted(&rig.counters());
+    }
+}
+
+#[test]
+fn policy_holds_on_tap_devices() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["server", "friend", "stranger"]);
+    let (server, friend, stranger) = (rig.pod("server"), rig.pod("friend"), rig.pod("stranger"));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    assert_connects(&stranger, server.v4().into());
+    rig.apply(&only_from("server", "friend"));
+    for address in server.addresses() {
+        assert_connects(&friend, address);
+        assert_cut_off(&stranger, address);
+    }
+    assert!(rig.drops()["policy-ingress"] > 0);
+    assert_accounted(&rig.counters());
+}
+
+/// Connection that writes a byte and reads it again.
+fn echo_works(connection: &mut TcpStream) -> bool {
+    connection.write_all(b"x").is_ok() && connection.read_exact(&mut [0]).is_ok()
+}
+
+fn echo_server(pod: &Pod) -> SocketAddr {
+    let listener = pod.run(|| TcpListener::bind((pod.v4(), PORT))).unwrap().unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let (mut from, mut to) = (connection.try_clone().unwrap(), connection);
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+    });
+    address
+}
+
+#[test]
+fn a_killed_switch_leaves_a_pod_without_a_carrier_and_the_next_one_continues_its_connection() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let address = echo_server(&server);
+    let mut connection = client.run(|| TcpStream::connect(address)).unwrap().unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert!(echo_works(&mut connection));
+    let link = |pod: &Pod| output(pod, "ip -o link show eth0");
+    let before = link(&client);
+    assert!(before.contains("LOWER_UP"), "{before}");
+    let Rig { switch, mut lab } = rig;
+    switch.kill().unwrap();
+    eventually("the carrier goes with the switch", || link(&client).contains("NO-CARRIER"));
+    let switch = Rig::start(&mut lab, "");
+    assert!(link(&client).contains("LOWER_UP"));
+    let rig = Rig { switch, lab };
+    assert!(
+        echo_works(&mut connection),
+        "the connection goes on: {:?}, {}",
+        rig.drops(),
+        rig.switch.log().unwrap()
+    );
+    assert!(output(&client, "ip -o addr show eth0").contains(&client.v4().to_string()), "its addresses stay");
+}
+
+#[test]
+fn a_device_that_is_removed_or_whose_namespace_is_made_again_is_made_again() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["one", "two"]);
+    let (one, two) = (rig.pod("one"), rig.pod("two"));
+    assert_pings(&one, two.v4().into());
+    let state = |pod: &Pod| {
+        let ports = rig.switch.client().ports().unwrap();
+        ports.into_iter().find(|port| port.name == pod.plan().host_interface).unwrap()
+    };
+    let index = state(&one).report.interface_index;
+    assert!(output(&one, "ip link del eth0").is_empty());
+    eventually("the device is made again", || {
+        let now = state(&one);
+        now.state == PortState::Up && now.report.interface_index != index
+    });
+    assert!(output(&one, "ip -o link show eth0").contains("LOWER_UP"));
+    // The pod's interface set down is told, and what the switch gives it meanwhile is counted.
+    output(&two, "ip link set eth0 down");
+    eventually("the port is down", || {
+        state(&two).reason.is_some_and(|reason| reason.contains("set eth0 up"))
+    });
+    output(&two, "ip link set eth0 up");
+    eventually("the port is up", || state(&two).state == PortState::Up);
+    // A namespace without its name is gone, though descriptors keep it.
+    let netns = two.plan().netns.clone();
+    let run = |command: &[&str]| assert!(Command::new("ip").args(command).status().unwrap().success());
+    run(&["netns", "del", &netns]);
+    eventually("the port is down", || state(&two).reason.is_some_and(|reason| reason.contains("is gone")));
+    run(&["netns", "add", &netns]);
+    eventually("the port is up in the new namespace", || state(&two).state == PortState::Up);
+    run(&["netns", "del", &netns]);
+}
+
+#[test]
+fn errors_name_the_namespace_and_the_owner() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["one"]);
+    let client = rig.switch.client();
+    let refused = |name: &str, request: &PortRequest| client.put_port(name, request).unwrap_err().to_string();
+    let netns = rig.pod("one").plan().netns.clone();
+    let said = refused("x", &PortRequest::tap("no-such-namespace", POD_INTERFACE));
+    assert!(said.contains("network namespace no-such-namespace does not exist"), "{said}");
+    let said = refused("x", &PortRequest::tap(&netns, POD_INTERFACE));
+    assert!(said.contains("already"), "{said}");
+    let said = refused("x", &PortRequest::tap(&netns, "lo"));
+    assert!(said.contains("is no tap device of this switch"), "{said}");
+    // The other switch has a socket of its own, and no way to the device of this one.
+    let mut other = Lab::up(&LabSpec::of(&["unused"]).unwrap()).unwrap();
+    let second = Rig::start(&mut other, "");
+    let said =
+        second.client().put_port("x", &PortRequest::tap(&netns, POD_INTERFACE)).unwrap_err().to_string();
+    assert!(said.contains("in use by another process"), "{said}");
+    let one = rig.pod("one");
+    assert_pings(&one, IpAddr::V4(palisade::lab::GATEWAY_V4));
+}
