@@ -5,7 +5,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{Config, Cores, Fail, OnStop, PollingMode, PortConfig};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, Settings};
+use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, PortKind, Settings};
 use crate::tables::PodName;
 
 impl Config {
@@ -21,6 +21,7 @@ impl Config {
                 PollingMode::Busy => Polling::Busy,
             },
             prefer_busy_poll: workers.prefer_busy_poll,
+            needs_xdp: self.ports.is_empty() || self.ports.iter().any(|port| port.kind != PortKind::Tap),
             pin_directory: self.xdp.pin_directory.clone(),
             conntrack: ConntrackSettings {
                 flows_max: self.conntrack.flows,

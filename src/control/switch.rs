@@ -98,11 +98,14 @@ impl Switch {
                  BPF file system there (`mount -t bpf bpf /sys/fs/bpf`) and restart the switch"
             )
         });
+        let without_xdp = self.dataplane.without_xdp().map(|reason| {
+            format!("only tap ports open, because the switch has started without AF_XDP: {reason}")
+        });
         let panics = match threads::panics() {
             0 => None,
             count => Some(format!("{count} panics have been contained since the start: the log says where")),
         };
-        ports.chain(stuck).chain(links).chain(panics).collect()
+        ports.chain(stuck).chain(links).chain(without_xdp).chain(panics).collect()
     }
 
     /// Reports the sizes of the loaded tables.

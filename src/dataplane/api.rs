@@ -80,6 +80,11 @@ pub trait DataplaneApi: Send + Sync {
         None
     }
 
+    /// Reason for which only tap ports can be opened, if there is one.
+    fn without_xdp(&self) -> Option<&str> {
+        None
+    }
+
     /// All counters since the start.
     fn counters(&self) -> Counters {
         Counters::default()
@@ -101,6 +106,12 @@ impl DataplaneApi for Dataplane {
         let mut ports = self.ports();
         if spec.kind == PortKind::Tap {
             return self.open_tap(&mut ports, spec);
+        }
+        if let Some(reason) = &self.without_xdp {
+            let interface = &spec.interface;
+            return Err(PortError::Kernel(format!(
+                "interface {interface} needs AF_XDP, and the switch has started without it: {reason}"
+            )));
         }
         let link = link_of(&Interface::find(&spec.interface)?);
         let id = self.core.free_port(link.as_ref())?;
@@ -200,6 +211,10 @@ impl DataplaneApi for Dataplane {
 
     fn without_links(&self) -> Option<&str> {
         self.pins.as_ref().err().map(String::as_str)
+    }
+
+    fn without_xdp(&self) -> Option<&str> {
+        self.without_xdp.as_deref()
     }
 
     fn stuck_workers(&self) -> Vec<StuckWorker> {

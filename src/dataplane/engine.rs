@@ -22,7 +22,7 @@ use super::{DesiredState, PortError, Settings, StartError};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::threads;
-use crate::xdp::{Binder, ClosedQueue, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
+use crate::xdp::{Binder, ClosedQueue, Frame, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
 /// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
 pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,6 +40,8 @@ pub struct Dataplane {
     losses: Mutex<BTreeMap<PortId, LossCounters>>,
     /// Resolver, which runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
+    /// Reason for which there is no AF_XDP, if the dataplane runs without.
+    pub(super) without_xdp: Option<String>,
     /// Pinned links of XDP programs, or the reason why there are none.
     pub(super) pins: Result<Pins, String>,
     /// Program that closes interfaces without a port, loaded for the first of them.
@@ -93,9 +95,9 @@ impl Dataplane {
         tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();
+        let mut without_xdp = None;
         for worker in 0..core.workers() {
-            let (umem, frames) = Umem::new(settings.frames_per_worker, settings.huge_pages)
-                .map_err(|error| StartError::Setup(error.to_string()))?;
+            let (umem, frames) = packet_memory(settings, &mut without_xdp)?;
             binders.push(umem.binder());
             let id = WorkerId(worker as u16);
             let worker = Worker::new(id, &core.shared, settings.polling, umem, frames);
@@ -117,6 +119,7 @@ impl Dataplane {
             ports,
             losses,
             resolver,
+            without_xdp,
             pins,
             guards: Mutex::default(),
             is_started: AtomicBool::new(false),
@@ -295,6 +298,26 @@ impl Dataplane {
             .try_for_each(|port| part(port.attachment))
             .map_err(|error| StartError::Setup(error.to_string()))
     }
+}
+
+/// Packet memory of a worker. Where the kernel refuses AF_XDP and the settings do not need it, the memory serves tap
+/// ports only, and `without_xdp` becomes the reason.
+fn packet_memory(
+    settings: &Settings,
+    without_xdp: &mut Option<String>,
+) -> Result<(Umem, Vec<Frame>), StartError> {
+    let registered = Umem::new(settings.frames_per_worker, settings.huge_pages);
+    let reason = match registered {
+        Ok(registered) => return Ok(registered),
+        Err(error @ XdpError::NoAfXdp) => error,
+        Err(error @ XdpError::Privilege { .. }) if !settings.needs_xdp => error,
+        Err(error) => return Err(StartError::Setup(error.to_string())),
+    };
+    if without_xdp.is_none() {
+        tracing::warn!("the switch starts without AF_XDP, and opens tap ports only: {reason}");
+    }
+    *without_xdp = Some(reason.to_string());
+    Ok(Umem::in_memory(settings.frames_per_worker))
 }
 
 /// Time of the boot by the clock of `Instant`, which the next process reads the same.

@@ -114,9 +114,12 @@ impl Simulation {
         let mac = Mac([2, 0, 0, 0, 0, number as u8]);
         let link = Link { interface: format!("memory{number}"), index: number, mac, namespace: 0 };
         let (id, workers) = (self.core.free_port(Some(&link))?, self.workers.len());
-        let mtu = view.mtu.into();
+        let (mtu, is_tap) = (view.mtu.into(), view.kind == PortKind::Tap);
         self.core.add_port(id, view, Some(link), &|_, _| {});
-        let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
+        let memory = |worker: &Worker| {
+            let open = if is_tap { PortQueue::memory_tap } else { PortQueue::memory };
+            open(&worker.umem().binder(), id)
+        };
         let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
         let (queues, peers) = pairs?.into_iter().unzip();
         let accesses = handoff::accesses(workers, queues, mtu);

@@ -31,7 +31,7 @@ impl TapRings {
 
     /// Reads packets into frames from the end of `free`, until they take `max` frames together or no packet waits.
     /// Returns the number of packets.
-    #[inline]
+    #[inline(never)]
     pub(super) fn receive(
         &mut self,
         umem: &Umem,
@@ -70,7 +70,7 @@ impl TapRings {
     }
 
     /// Writes packets from the front of `frames` that take at most `max` frames together.
-    #[inline]
+    #[inline(never)]
     pub(super) fn transmit(
         &mut self,
         umem: &Umem,
@@ -103,7 +103,7 @@ impl TapRings {
     }
 
     /// Moves the frames of written packets to `free`. Returns their number.
-    #[inline]
+    #[inline(never)]
     pub(super) fn complete(&mut self, umem: &Umem, free: &mut Vec<Frame>) -> usize {
         let before = free.len();
         for packet in self.written.drain(..) {

@@ -26,4 +26,5 @@ mod packet_path;
 mod pktgen;
 mod random_packets;
 mod restart;
+mod taps;
 mod tcp_pickup;

@@ -34,10 +34,10 @@ pub(crate) struct Adjacency {
 }
 
 impl Adjacency {
-    /// Whether a packet can leave at once: its TTL allows it, it fits the MTU, and the Ethernet address is
-    /// given.
+    /// Whether a packet can leave at once: its TTL allows it, it fits the MTU as a whole, and the Ethernet address
+    /// is given.
     #[inline(always)]
     pub(crate) fn takes(&self, packet: &Packet) -> bool {
-        (packet.ttl > 1) & (packet.wire_bytes_max() <= usize::from(self.mtu)) & (self.mac != 0)
+        (packet.ttl > 1) & (packet.ip_bytes() <= usize::from(self.mtu)) & (self.mac != 0)
     }
 }

@@ -95,12 +95,14 @@ impl Batch {
 
     /// Begins the columns of the frames from `start` on, which came from `port`.
     pub(crate) fn note_received(&mut self, start: usize, port: PortId) {
-        for (i, frame) in self.frames.iter().enumerate().skip(start) {
-            self.in_ports[i] = port;
-            self.bytes[i] = frame.len() as u16;
-            self.dispositions[i] = Disposition::Pending;
-            self.answers[i] = false;
-            self.waited[i] = false;
+        let received = start..self.len();
+        // Each column by itself: the compiler writes many fields at once.
+        self.in_ports[received.clone()].fill(port);
+        self.dispositions[received.clone()].fill(Disposition::Pending);
+        self.answers[received.clone()].fill(false);
+        self.waited[received.clone()].fill(false);
+        for (bytes, frame) in self.bytes[received.clone()].iter_mut().zip(&self.frames[received]) {
+            *bytes = frame.len() as u16;
         }
     }
 

@@ -3,6 +3,7 @@
 use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::gateway::{self, IcmpError};
+use super::parse::virtio_header::transport_header_bytes;
 use crate::dataplane::fib::next_hop::{Adjacency, Hop};
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::{Kind, Packet};
@@ -91,7 +92,8 @@ pub(in crate::dataplane) fn forward_via(
     let mac =
         if adjacency.mac == 0 { learned_mac(batch, i, context, number, adjacency) } else { adjacency.mac };
     let packet = &batch.packets[i];
-    if (packet.ttl <= 1) | (packet.wire_bytes_max() > usize::from(adjacency.mtu)) {
+    let mtu = usize::from(adjacency.mtu);
+    if (packet.ttl <= 1) | (packet.ip_bytes() > mtu && !segments_fit(batch, i, context, mtu)) {
         report_unforwardable(batch, i, context, rate_limits, adjacency);
     } else if mac == 0 {
         solicit(batch, i, context, rate_limits, number);
@@ -107,6 +109,17 @@ fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, 
     }
     let neighbor = context.snapshot.neighbor(number, batch.packets[i].dst);
     neighbor.and_then(|(out, address)| context.neighbors.uplink_mac(out, address)).map_or(0, Mac::to_bits)
+}
+
+/// Whether each segment of packet `i` fits the MTU. False for a packet of the wire.
+#[inline(never)]
+fn segments_fit(batch: &Batch, i: usize, context: &Context<'_>, mtu: usize) -> bool {
+    let (frame, packet) = (&batch.frames[i], &batch.packets[i]);
+    context.umem.virtio_header(frame).is_some_and(|header| {
+        let headers =
+            usize::from(packet.l4 - packet.l3) + transport_header_bytes(packet, context.umem.data(frame));
+        headers + usize::from(header.gso_size) <= mtu
+    })
 }
 
 /// Drops a packet that its adjacency does not take, and reports it to the sender.

@@ -19,6 +19,9 @@ pub struct Settings {
     /// Whether sockets set `SO_PREFER_BUSY_POLL`, so that workers drive the NAPI of their ports
     /// (`asm-generic/socket.h`).
     pub prefer_busy_poll: bool,
+    /// Whether a start without the privilege for AF_XDP fails. A kernel without AF_XDP never makes it fail. Without
+    /// AF_XDP the dataplane opens tap ports only.
+    pub needs_xdp: bool,
     /// Directory in a BPF file system that pins the links of XDP programs. If it is on another file system,
     /// netlink attaches the programs.
     pub pin_directory: PathBuf,
@@ -168,6 +171,7 @@ impl Default for Settings {
             huge_pages: true,
             polling: Polling::Adaptive { spin_us: 50 },
             prefer_busy_poll: false,
+            needs_xdp: true,
             pin_directory: "/sys/fs/bpf/palisade".into(),
             conntrack: ConntrackSettings::default(),
         }

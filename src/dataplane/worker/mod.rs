@@ -1,5 +1,6 @@
 //! A worker: one thread on one core, with a queue of every port, its own packet memory, and one batch.
 
+mod coalesce;
 pub(super) mod doorbell;
 mod fill_budget;
 pub(super) mod handoff;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use self::coalesce::Coalescer;
 use self::fill_budget::FillBudget;
 use self::handoff::Access;
 use self::mailbox::Command;
@@ -53,6 +55,7 @@ pub(crate) struct Worker {
     poller: Poller,
     sweeper: Sweeper,
     batch: Batch,
+    coalescer: Coalescer,
     lookups: LookupBatch,
     snapshot: Arc<Snapshot>,
     flows: WorkerState,
@@ -88,6 +91,7 @@ impl Worker {
             poller,
             sweeper: Sweeper::new(),
             batch: Batch::new(),
+            coalescer: Coalescer::new(),
             lookups: LookupBatch::new(),
             fragments,
             rate_limits: RateLimits::new(),
@@ -257,13 +261,17 @@ impl Worker {
                 break;
             }
             let had = port.queue.receiving();
-            let (free, frames) = (&mut self.free, &mut self.batch.frames);
-            let count = port.queue.receive_into(&mut self.umem, free, frames, PORT_BURST_FRAMES_MAX);
+            let frames = &mut self.batch.frames;
+            let count = if port.takes_segments {
+                self.batch.has_virtio_headers = true;
+                port.queue.receive_into(&mut self.umem, &mut self.free, frames, PORT_BURST_FRAMES_MAX)
+            } else {
+                port.queue.receive(&mut self.umem, frames, PORT_BURST_FRAMES_MAX)
+            };
             port.idle_polls = if count > 0 { 0 } else { port.idle_polls.saturating_add(1) };
             if count > 0 {
                 port.frames_since_arm += count;
                 self.batch.note_received(start, port.id);
-                self.batch.has_virtio_headers |= port.takes_segments;
                 self.fill_budget.grow(port, had, target_max);
                 port.refill(&mut self.umem, &mut self.free, reserve);
             }
@@ -305,21 +313,29 @@ impl Worker {
 
     /// Moves each frame of the batch to the place that its verdict names.
     fn dispatch(&mut self) {
+        if self.ports.has_taps() {
+            self.dispatch_frames::<true>();
+            self.batch.has_virtio_headers = false;
+            self.ports.finish_coalesced(&mut self.coalescer, &self.umem);
+        } else {
+            self.dispatch_frames::<false>();
+        }
+    }
+
+    #[inline(always)]
+    fn dispatch_frames<const HAS_TAPS: bool>(&mut self) {
         let batch = &mut self.batch;
-        let mut segments = batch.segments.drain(..);
-        batch.has_virtio_headers = false;
         for (i, mut frame) in batch.frames.drain(..).enumerate() {
             self.umem.trim(&mut frame, &mut self.free);
             let out = match batch.dispositions[i] {
-                // The stage `rewrite` has taken it from the credit of the port.
-                Disposition::Forward(out) if !frame.is_plain() && batch.segment_counts[i] > 0 => {
-                    for segment in segments.by_ref().take(batch.segment_counts[i].into()) {
-                        self.ports.send(out, segment, &self.umem, &mut self.free);
-                    }
+                Disposition::Forward(out) if HAS_TAPS => {
+                    let segments = batch.segments.drain(..usize::from(batch.segment_counts[i]));
                     batch.segment_counts[i] = 0;
-                    self.umem.release(frame, &mut self.free);
+                    let packet = (&batch.packets[i], frame, segments);
+                    self.ports.send_by_kind(out, packet, &mut self.coalescer, &self.umem, &mut self.free);
                     continue;
                 }
+                // The stage `rewrite` has taken it from the credit of the port.
                 Disposition::Forward(out) => out,
                 Disposition::Held => {
                     self.fragments.hold(frame);

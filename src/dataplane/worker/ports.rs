@@ -4,8 +4,10 @@
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 
+use super::coalesce::Coalescer;
 use super::handoff::{Access, ReceiveEnds, TransmitEnd};
 use super::mailbox::Mailbox;
+use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, PortQueue, Umem};
@@ -56,6 +58,8 @@ pub(in crate::dataplane) struct PortList {
     active: Vec<PortId>,
     /// Index in `active` that the batch starts with. It rotates, so that no port is always last.
     first: usize,
+    /// Number of ports that take packets with segments.
+    taps: usize,
     /// Number of ports with hand-off queues from other workers.
     with_receive_ends: usize,
     /// Remote ports, by their number.
@@ -179,6 +183,7 @@ impl PortList {
             places: vec![None; PORTS_MAX].into(),
             active: Vec::with_capacity(PORTS_MAX),
             first: 0,
+            taps: 0,
             with_receive_ends: 0,
             remotes: (0..PORTS_MAX).map(|_| None).collect(),
             doorbells_due: Vec::with_capacity(PORTS_MAX),
@@ -190,6 +195,7 @@ impl PortList {
     pub(in crate::dataplane) fn add(&mut self, port: LocalPort) {
         let id = port.id;
         self.places[id.index()] = Some(self.ports.len() as u16);
+        self.taps += usize::from(port.takes_segments);
         self.with_receive_ends += usize::from(!port.receive_ends.is_empty());
         self.ports.push(port);
         self.activate(id);
@@ -210,6 +216,7 @@ impl PortList {
         if let Some(moved) = self.ports.get(usize::from(place)) {
             self.places[moved.id.index()] = Some(place);
         }
+        self.taps -= usize::from(port.takes_segments);
         self.with_receive_ends -= usize::from(!port.receive_ends.is_empty());
         self.active.retain(|active| *active != id);
         Some(port)
@@ -351,6 +358,46 @@ impl PortList {
             self.send_remote(out, &frame, umem);
             umem.release(frame, free);
         }
+    }
+
+    /// Whether a port takes packets with segments.
+    #[inline]
+    pub(in crate::dataplane) fn has_taps(&self) -> bool {
+        self.taps > 0
+    }
+
+    /// Sends a frame of a switch with tap ports: the segments that it was cut into; by a tap port behind an earlier
+    /// segment of its flow, if there is one; or as it is.
+    #[inline(never)]
+    pub(in crate::dataplane) fn send_by_kind(
+        &mut self,
+        out: PortId,
+        (packet, frame, segments): (&Packet, Frame, impl ExactSizeIterator<Item = Frame>),
+        coalescer: &mut Coalescer,
+        umem: &Umem,
+        free: &mut Vec<Frame>,
+    ) {
+        if segments.len() > 0 {
+            segments.for_each(|segment| self.send(out, segment, umem, free));
+            return umem.release(frame, free);
+        }
+        match self.get_mut(out).filter(|port| port.takes_segments) {
+            Some(port) => {
+                coalescer.send(umem, out, packet, frame, &mut port.waiting);
+                self.activate(out);
+            }
+            None => self.send(out, frame, umem, free),
+        }
+    }
+
+    /// Writes the headers of the coalesced packets.
+    #[inline]
+    pub(in crate::dataplane) fn finish_coalesced(&mut self, coalescer: &mut Coalescer, umem: &Umem) {
+        coalescer.finish(umem, |out, write| {
+            if let Some(port) = self.get_mut(out) {
+                write(&mut port.waiting);
+            }
+        });
     }
 
     /// Whether the port has credit for one more frame.

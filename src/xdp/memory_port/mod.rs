@@ -172,8 +172,10 @@ impl MemoryRings {
         max: usize,
     ) -> Taken {
         let (packets, count) = fitting(frames, max);
+        if self.takes_segments() {
+            frames[..packets].iter().for_each(|head| self.shared.push_header(TX, header_of(umem, head)));
+        }
         for head in frames.drain(..packets) {
-            self.shared.push_header(TX, || header_of(umem, &head));
             let Umem { area, ownership, .. } = umem;
             let mut last = lend(area, ownership, queue_id, Direction::Transmit, &head);
             for frame in area.followers(&head) {
@@ -226,10 +228,10 @@ fn back(umem: &mut Umem, queue_id: QueueId, direction: Direction, descriptor: u6
 }
 
 impl Shared {
-    fn push_header(&self, direction: usize, header: impl FnOnce() -> VirtioNet) {
+    fn push_header(&self, direction: usize, header: VirtioNet) {
         if let Some(headers) = &self.headers {
             let mut headers = headers[direction].lock().unwrap_or_else(PoisonError::into_inner);
-            headers.push_back(header());
+            headers.push_back(header);
         }
     }
 
@@ -282,7 +284,7 @@ impl MemoryPeer {
             return false;
         }
         // The worker reads it with the packet, and so after this.
-        self.shared.push_header(RX, || header);
+        self.shared.push_header(RX, header);
         if frames == 1 {
             let descriptor = self.receive_into(len, fill);
             self.shared.rx.put(iter::once(descriptor));

@@ -160,19 +160,17 @@ impl Umem {
         }
     }
 
-    /// Appends a frame to a packet. Returns the frame if the packet would have too many frames or bytes.
+    /// Appends a frame to a packet, which has been trimmed. Returns the frame if the packet would have too many
+    /// frames or bytes.
     pub fn append(&self, packet: &mut Frame, last: Frame) -> Result<(), Frame> {
-        let mut followers = [0; MULTI_BUFFER_FRAMES_MAX - 1];
-        let before = packet.frames() - 1;
         let is_too_much = packet.len() + last.len() > PACKET_BYTES_MAX;
-        if is_too_much || last.is_multi_buffer() || before >= followers.len() {
+        if is_too_much || last.is_multi_buffer() || packet.frames() >= MULTI_BUFFER_FRAMES_MAX {
             return Err(last);
         }
-        for (place, frame) in followers.iter_mut().zip(self.area.followers(packet)) {
-            *place = frame.descriptor();
-        }
-        followers[before] = last.descriptor();
-        self.area.link(packet, &followers[..=before], true);
+        let tail = packet.len() - packet.head_len() + last.len();
+        let end = self.area.followers(packet).last().map_or(packet.index(), |end| end.index());
+        self.area.links().set_next(end, last.descriptor());
+        packet.lead(packet.frames(), Some(tail));
         Ok(())
     }
 

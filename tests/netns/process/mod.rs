@@ -7,4 +7,5 @@ mod policy_directory;
 mod ports;
 mod restart;
 mod startup_errors;
+mod without_xdp;
 mod workers;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use palisade::control::protocol::CountersReport;
 use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
-use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
+use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec, manifests};
 
 pub(crate) use self::privilege::{alone, beside_others};
 
@@ -37,7 +37,7 @@ impl Rig {
 
     /// Starts lab and switch with additional configuration.
     pub(crate) fn with(pods: &[&str], workers: u16, config: &str) -> Rig {
-        Rig::of(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }, config)
+        Rig::of(&LabSpec { workers, ..spec_of(pods) }, config)
     }
 
     /// Starts lab and switch from a lab's description.
@@ -81,6 +81,14 @@ impl Rig {
         }
         sum
     }
+}
+
+/// Lab of these pods, on tap devices if the environment variable `PALISADE_PORTS` is `tap`. Tests of the host ends of
+/// veth pairs use [`LabSpec::of`].
+pub(crate) fn spec_of(pods: &[&str]) -> LabSpec {
+    let is_tap = std::env::var_os("PALISADE_PORTS").is_some_and(|ports| ports == "tap");
+    let ports = if is_tap { PodPorts::Tap } else { PodPorts::Veth };
+    LabSpec { ports, ..LabSpec::of(pods).unwrap() }
 }
 
 pub(crate) fn pods_manifest(lab: &Lab) -> String {

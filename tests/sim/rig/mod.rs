@@ -206,6 +206,17 @@ impl Rig {
     /// Starts a switch with this MTU on all ports but the last pod's, and these numbers of queues of the
     /// pods' ports.
     pub(crate) fn open(settings: &Settings, setting: &Setting, mtu: u16, queues: [usize; PODS]) -> Rig {
+        Rig::open_with_taps(settings, setting, mtu, queues, &[])
+    }
+
+    /// Starts the same with tap ports for some pods.
+    pub(crate) fn open_with_taps(
+        settings: &Settings,
+        setting: &Setting,
+        mtu: u16,
+        queues: [usize; PODS],
+        taps: &[PortId],
+    ) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();
@@ -213,6 +224,7 @@ impl Rig {
             let (kind, vlan) = match PortId(port as u16) {
                 HOST => (PortKind::Host, None),
                 UPLINK => (PortKind::Uplink, Some(UPLINK_VLAN)),
+                tap if taps.contains(&tap) => (PortKind::Tap, None),
                 _ => (PortKind::Pod, None),
             };
             let mtu = if port == PODS - 1 { SMALL_MTU } else { mtu };

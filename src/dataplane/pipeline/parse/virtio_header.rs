@@ -36,14 +36,8 @@ pub(in crate::dataplane::pipeline) fn check_virtio_headers(batch: &mut Batch, co
     for i in 0..batch.len() {
         let frame = &mut batch.frames[i];
         let Some(header) = context.umem.virtio_header(frame) else { continue };
-        let packet = &mut batch.packets[i];
-        match check_header(&header, packet, context.umem.data(frame)) {
-            HeaderCheck::Segments(bytes) => {
-                let headers =
-                    usize::from(packet.l4) + transport_header_bytes(packet, context.umem.data(frame));
-                packet.beyond_segment = packet.end - headers as u16 - bytes;
-                continue;
-            }
+        match check_header(&header, &batch.packets[i], context.umem.data(frame)) {
+            HeaderCheck::Segments(_) => continue,
             HeaderCheck::Inner => finish_inner(context.umem, frame, &header),
             HeaderCheck::Plain => {}
             HeaderCheck::Contradicts => {
