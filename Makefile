@@ -11,6 +11,8 @@ PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runner that executes test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
+# Tests of namespaces that run once with pods on veth pairs, and once with pods on tap devices (PALISADE_PORTS=tap).
+BOTH_KINDS := process:: traffic:: demo:: live::
 BINARY    := target/release/palisade
 # Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
 DEMO      := target/demo/palisade
@@ -45,6 +47,7 @@ demo: setup ## Play the classic scenario on this machine: pods as namespaces, a 
 test: PACKAGES += $(TESTERS)
 test: setup ## Run all tests, those of the four targets below, as root for namespaces and AF_XDP
 	$(AS_ROOT) $(CARGO) test --locked
+	PALISADE_PORTS=tap $(AS_ROOT) $(CARGO) test --locked --test netns -- $(BOTH_KINDS)
 
 # Fewer cases of random tests than in `make test`, and no models of loom: `make test-loom` runs those.
 test-fast: setup ## Run the tests of a minute, without root: modules, policy, rules of the repository
@@ -60,6 +63,7 @@ test-loom: setup ## Run the models of lock-free code in every order of accesses,
 test-netns: PACKAGES += $(TESTERS)
 test-netns: setup ## Run the switch between network namespaces, as root
 	$(AS_ROOT) $(CARGO) test --locked --test netns
+	PALISADE_PORTS=tap $(AS_ROOT) $(CARGO) test --locked --test netns -- $(BOTH_KINDS)
 
 lint: setup ## Check formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check

@@ -11,7 +11,7 @@ use super::signals::interruption;
 use super::{CliError, Output, output, terminal};
 use crate::lab::demo::{DemoSpec, Denied, Report, Step, play};
 use crate::lab::traffic::Outcome;
-use crate::lab::{Journal, LabError};
+use crate::lab::{Journal, LabError, PodPorts};
 
 /// Play the classic scenario on this machine: four pods, one policy, real connections
 ///
@@ -26,6 +26,9 @@ Examples:
   sudo palisade demo --workers 2 --output json
   sudo palisade demo --keep                    then look around: palisade lab exec frontend -- ping -c1 10.77.0.2")]
 pub(super) struct DemoArguments {
+    /// Interfaces of the pods: one end of a veth pair, or a tap device of the switch
+    #[arg(long, value_enum, default_value_t)]
+    ports: PodPorts,
     /// Workers of the switch, and queues of every pod
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
@@ -41,7 +44,8 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let program = std::env::current_exe()
         .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
-    let spec = DemoSpec { program, workers: arguments.workers, keep: arguments.keep };
+    let DemoArguments { ports, workers, keep, .. } = *arguments;
+    let spec = DemoSpec { program, ports, workers, keep };
     let spinner = spinner();
     let played = play(&spec, &interrupted, &mut |what| spinner.set_message(what.to_owned()));
     spinner.finish_and_clear();

@@ -21,6 +21,7 @@ use super::worker::reschedule::Rescheduler;
 use super::{DesiredState, PortError, Settings, StartError};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
+use crate::tap::UnreadPackets;
 use crate::threads;
 use crate::xdp::{Binder, ClosedQueue, Frame, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
@@ -156,10 +157,11 @@ impl Dataplane {
         port: PortId,
         interface: &Interface,
         queues: &[PortQueue],
+        tap: Option<UnreadPackets>,
     ) -> Result<(), XdpError> {
         let mut losses = self.losses();
         let earlier = losses.get(&port).map(LossCounters::sum).unwrap_or_default();
-        losses.insert(port, LossCounters::of(interface, queues, earlier)?);
+        losses.insert(port, LossCounters::of(interface, queues, tap, earlier)?);
         Ok(())
     }
 
@@ -300,8 +302,8 @@ impl Dataplane {
     }
 }
 
-/// Packet memory of a worker. Where the kernel refuses AF_XDP and the settings do not need it, the memory serves tap
-/// ports only, and `without_xdp` becomes the reason.
+/// Packet memory of a worker. It serves tap ports only if the kernel refuses AF_XDP and the settings do not need it;
+/// then `without_xdp` becomes the reason.
 fn packet_memory(
     settings: &Settings,
     without_xdp: &mut Option<String>,

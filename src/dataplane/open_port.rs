@@ -66,7 +66,7 @@ impl Dataplane {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
         let mode = program.take(self.pins.as_ref().ok())?;
-        self.count_losses(id, &interface, &queues)?;
+        self.count_losses(id, &interface, &queues, None)?;
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
         }

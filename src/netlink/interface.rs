@@ -75,6 +75,19 @@ impl Interface {
         Ok(Interface::from(&link))
     }
 
+    /// Packets that the interface with this index has not sent, in the network namespace of `socket` (`tx_dropped` of
+    /// `struct rtnl_link_stats64` of `linux/if_link.h`).
+    pub(crate) fn unsent_by(socket: &RouteSocket, index: u32) -> Result<u64, NetlinkError> {
+        let name = format!("number {index}");
+        let link =
+            socket.link(request_for(index)).on(&name, || format!("read the counters of interface {name}"))?;
+        let unsent = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Stats64(stats) => Some(stats.tx_dropped),
+            _ => None,
+        });
+        Ok(unsent.unwrap_or_default())
+    }
+
     fn ask(request: LinkMessage, name: &str) -> Result<Interface, NetlinkError> {
         let link = RouteSocket::open()?.link(request).on(name, || format!("look for interface {name}"))?;
         let mut interface = Interface::from(&link);

@@ -22,9 +22,11 @@ use super::error::Context;
 const HEADER_BYTES: usize = 16;
 
 /// A netlink socket that takes one request at a time.
+#[derive(Debug)]
 pub(super) struct RequestSocket(Socket);
 
 /// Requests of rtnetlink (rtnetlink(7)): links, addresses, routes and neighbours of one network namespace.
+#[derive(Debug)]
 pub(crate) struct RouteSocket(RequestSocket);
 
 impl RequestSocket {

@@ -41,9 +41,34 @@ pub struct TapDevice {
     namespace: u64,
     /// Socket in the namespace of the device.
     kernel: RouteSocket,
+    unread: Option<UnreadPackets>,
     /// Whether the device was there before it was opened.
     was_there: bool,
     takes_udp_segments: bool,
+}
+
+/// Counter of the packets that a pod has sent and the switch has not read in time.
+#[derive(Debug)]
+pub struct UnreadPackets {
+    kernel: RouteSocket,
+    index: u32,
+    before: u64,
+    last: u64,
+}
+
+impl UnreadPackets {
+    fn of(kernel: RouteSocket, index: u32) -> UnreadPackets {
+        let before = Interface::unsent_by(&kernel, index).unwrap_or_default();
+        UnreadPackets { kernel, index, before, last: 0 }
+    }
+
+    /// Reads the counter, which keeps the value of a device that has been removed.
+    pub fn read(&mut self) -> u64 {
+        if let Ok(unsent) = Interface::unsent_by(&self.kernel, self.index) {
+            self.last = self.last.max(unsent.saturating_sub(self.before));
+        }
+        self.last
+    }
 }
 
 impl TapDevice {
@@ -87,6 +112,11 @@ impl TapDevice {
     /// Whether the device outlives an opening that is undone: an earlier run had made it, or it is kept.
     pub fn was_there(&self) -> bool {
         self.was_there
+    }
+
+    /// Takes the counter of the packets that are lost between pod and switch.
+    pub fn take_unread(&mut self) -> Option<UnreadPackets> {
+        self.unread.take()
     }
 
     /// Whether the network stack of the device hands over segments of UDP whole.
@@ -154,7 +184,8 @@ fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>
     }
     let interface = Interface::find_by(&kernel, name)?;
     let was_there = before.is_some();
-    Ok((TapDevice { interface, namespace, kernel, was_there, takes_udp_segments }, queues))
+    let unread = Some(UnreadPackets::of(RouteSocket::open()?, interface.index));
+    Ok((TapDevice { interface, namespace, kernel, unread, was_there, takes_udp_segments }, queues))
 }
 
 /// Returns the interface if it is a tap device that no process has open.

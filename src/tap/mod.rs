@@ -16,6 +16,6 @@ mod error;
 mod ioctl;
 mod queue;
 
-pub use device::{TapDevice, TapSpec};
+pub use device::{TapDevice, TapSpec, UnreadPackets};
 pub use error::TapError;
 pub use queue::TapQueue;

@@ -12,6 +12,7 @@ use super::driver_counters::{DriverCounters, DriverDrops};
 use super::error::XdpError;
 use super::queue::PortQueue;
 use crate::netlink::Interface;
+use crate::tap::UnreadPackets;
 
 /// Frames that did not reach a worker, by the place at which the kernel dropped them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,7 +25,8 @@ pub struct LostFrames {
     pub socket: u64,
     /// Dropped by the XDP program on a queue without a socket.
     pub no_socket: u64,
-    /// Dropped by the interface's driver, before the program or between it and the socket.
+    /// Dropped by the interface's driver, before the program or between it and the socket. Sent by a pod into a tap
+    /// device whose queue is full.
     pub interface: u64,
     /// Refused by the network stack of a tap device, to which the switch had given the packet.
     pub refused: u64,
@@ -37,8 +39,9 @@ pub struct LossCounters {
     /// Descriptors of the queues' sockets. They keep a socket open, so they are dropped before the queue is
     /// closed.
     sockets: Vec<OwnedFd>,
-    /// Counters of the queues of a tap device.
-    taps: Vec<Arc<AtomicU64>>,
+    /// Counters of a tap device, and of its queues.
+    tap: Option<UnreadPackets>,
+    refused: Vec<Arc<AtomicU64>>,
     driver: DriverCounters,
     /// Counters of the driver at the opening of the port.
     before: DriverDrops,
@@ -53,6 +56,7 @@ impl LossCounters {
     pub fn of(
         interface: &Interface,
         queues: &[PortQueue],
+        tap: Option<UnreadPackets>,
         earlier: LostFrames,
     ) -> Result<LossCounters, XdpError> {
         let sockets =
@@ -63,13 +67,14 @@ impl LossCounters {
         let mut counters = LossCounters {
             index: interface.index,
             sockets,
-            taps: queues.iter().filter_map(PortQueue::refused_by_tap).collect(),
+            tap,
+            refused: queues.iter().filter_map(PortQueue::refused_by_tap).collect(),
             driver: DriverCounters::default(),
             before: DriverDrops::default(),
             earlier,
             last: LostFrames::default(),
         };
-        if counters.taps.is_empty() {
+        if counters.tap.is_none() {
             counters.before = counters.driver.read(interface.index).unwrap_or_default();
         }
         Ok(counters)
@@ -77,7 +82,10 @@ impl LossCounters {
 
     /// Reads the lost frames. The counters never decrease, and keep those of an interface that is removed.
     pub fn read(&mut self) -> LostFrames {
-        self.last.refused = self.taps.iter().map(|refused| refused.load(Ordering::Relaxed)).sum();
+        if let Some(tap) = &mut self.tap {
+            self.last.interface = tap.read();
+            self.last.refused = self.refused.iter().map(|refused| refused.load(Ordering::Relaxed)).sum();
+        }
         if self.sockets.is_empty() {
             return self.sum();
         }
@@ -116,7 +124,8 @@ impl LossCounters {
     pub fn close(&mut self) {
         self.read();
         self.sockets.clear();
-        self.taps.clear();
+        self.tap = None;
+        self.refused.clear();
         (self.earlier, self.last) = (self.sum(), LostFrames::default());
     }
 

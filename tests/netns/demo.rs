@@ -4,11 +4,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::alone;
+use crate::support::{alone, ports};
 
 fn play(workers: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_palisade"))
-        .args(["demo", "--output", "json", "--workers", workers])
+        .args(["demo", "--output", "json", "--workers", workers, "--ports", ports()])
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -12,14 +12,17 @@ use palisade::lab::Journal;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::alone;
+use crate::support::{alone, ports};
 
 /// Longest wait for a lab to appear.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn live(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
-    command.args(["test", "--live"]).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+        .args(["test", "--live", "--ports", ports()])
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
     command
 }
 

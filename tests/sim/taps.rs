@@ -301,6 +301,65 @@ fn a_port_of_the_wire_gets_no_larger_packets() {
     assert_eq!(collected(&rig, B).len(), 10);
 }
 
+/// Number of headers of the next test.
+fn headers() -> u64 {
+    std::env::var("PALISADE_HEADERS").map_or(20_000, |number| number.parse().expect("a number"))
+}
+
+#[test]
+fn headers_of_a_stranger_have_one_verdict_each_and_lose_no_frame() {
+    let mut rig = rig();
+    let frames: Vec<Vec<u8>> = [B, SMALL, UPLINK]
+        .into_iter()
+        .flat_map(|to| [0, 1].map(|v6| (to, v6)))
+        .flat_map(|(to, v6)| {
+            let len = |len| (tcp(v6, to, 1, ACK, &bytes(len)), udp(v6, to, &bytes(len)));
+            let [(one, two), (three, four)] = [len(10), len(4500)];
+            let whole = [&one, &two, &three, &four].map(|spec| addressed(A, spec).bytes());
+            [one, two, three, four].map(|spec| unfinished(A, &spec)).into_iter().chain(whole)
+        })
+        .collect();
+    // xorshift64 (Marsaglia 2003): any sequence serves.
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let near = |value: u16, random: u64| match random % 4 {
+        0 => (random >> 8) as u16,
+        _ => value.wrapping_add((random >> 8) as u16 % 5).wrapping_sub(2),
+    };
+    for number in 0..headers() {
+        let frame = &frames[(random() % frames.len() as u64) as usize];
+        let is_v4 = frame[12] == 8;
+        let is_tcp = frame[if is_v4 { 23 } else { 20 }] == 6;
+        let header = VirtioNet {
+            flags: (random() % 4) as u8,
+            gso_type: [0, 1, 3, 4, 5, 0x81, 0x84, random() as u8][(random() % 8) as usize],
+            hdr_len: random() as u16,
+            gso_size: near([0, 40, 100, 1400][(random() % 4) as usize], random()),
+            csum_start: near(if is_v4 { 34 } else { 54 }, random()),
+            csum_offset: near(if is_tcp { 16 } else { 6 }, random()),
+        };
+        inject(&rig, A, header, frame);
+        rig.sim.step();
+        for port in [A, B, SMALL, UPLINK] {
+            rig.ports[port.index()].peers[0].collect_with_headers();
+        }
+        if number % 256 == 0 {
+            rig.check();
+        }
+    }
+    rig.check();
+    let counters = rig.counters(A);
+    assert!(
+        counters.forwarded > headers() / 100 && counters.drops["malformed"] > headers() / 100,
+        "{counters:?}"
+    );
+}
+
 proptest! {
     #[test]
     fn a_stream_arrives_as_it_was_sent_however_it_is_cut(

@@ -8,6 +8,7 @@ use super::compiled_case::CompiledCase;
 use super::report::{CaseResult, Failed, Seen};
 use crate::cli::CliError;
 use crate::cli::signals::interruption;
+use crate::lab::PodPorts;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
 use crate::policy::testcase::Case;
@@ -16,7 +17,12 @@ use crate::printable;
 use crate::tables::Verdict;
 
 /// Runs all cases.
-pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec<CaseResult>, CliError> {
+pub(super) fn run(
+    cases: &[Case],
+    ports: PodPorts,
+    workers: u16,
+    bar: &ProgressBar,
+) -> Result<Vec<CaseResult>, CliError> {
     let interrupted = interruption()?;
     let program = std::env::current_exe()
         .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
@@ -29,7 +35,7 @@ pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec
     }
     let live_cases: Vec<LiveCase> = compileds.iter().map(live_case).collect();
     let mut done = 0;
-    let results = live::run(&LiveSpec { program, workers }, &live_cases, &interrupted, &mut |case| {
+    let results = live::run(&LiveSpec { program, ports, workers }, &live_cases, &interrupted, &mut |case| {
         bar.set_message(printable::line(&case.name).into_owned());
         bar.inc(compileds[done].case.probes.len() as u64);
         done += 1;

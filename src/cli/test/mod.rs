@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
 use super::{CliError, output, terminal};
-use crate::lab::require_root;
+use crate::lab::{PodPorts, require_root};
 use crate::policy::parse::{Diagnostic, Location};
 use crate::policy::testcase::{Case, Cases, PlaceholderRange, parse_cases};
 use crate::printable;
@@ -57,6 +57,9 @@ pub(super) struct TestArguments {
     /// Make the pods, and send real packets through a running switch
     #[arg(long)]
     live: bool,
+    /// Interfaces of the pods with --live: one end of a veth pair, or a tap device of the switch
+    #[arg(long, value_enum, default_value_t, requires = "live")]
+    ports: PodPorts,
     /// Workers of the switch, and queues of every pod
     #[arg(long, value_name = "N", default_value_t = 1, requires = "live")]
     workers: u16,
@@ -81,7 +84,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
     let suite = read(arguments)?;
     let bar = progress(&suite.cases, arguments.output);
     let results = if arguments.live {
-        live::run(&suite.cases, arguments.workers, &bar)
+        live::run(&suite.cases, arguments.ports, arguments.workers, &bar)
     } else {
         suite.cases.iter().map(|case| run(case, &bar)).collect()
     };

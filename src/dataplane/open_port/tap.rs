@@ -48,7 +48,8 @@ impl Dataplane {
             .map(|(binder, queue)| PortQueue::tap(binder, id, queue))
             .collect();
         let queues = opened?;
-        self.count_losses(id, device.interface(), &queues)?;
+        let unread = device.take_unread();
+        self.count_losses(id, device.interface(), &queues, unread)?;
         if self.is_started.load(Ordering::Relaxed) {
             device.keep();
         }

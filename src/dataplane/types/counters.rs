@@ -17,7 +17,7 @@ pub const LOSSES: [(&str, &str); 6] = [
     ("no-socket", "The XDP program had no socket for the queue: the switch does not serve it."),
     (
         "interface",
-        "The interface's driver dropped it on its way to the XDP program or from there to the socket.",
+        "The interface's driver dropped it on its way to the XDP program or from there to the socket, or the queue of the tap device was full.",
     ),
     (
         "refused",

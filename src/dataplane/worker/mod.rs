@@ -8,6 +8,7 @@ pub(super) mod mailbox;
 mod poller;
 mod ports;
 pub(super) mod reschedule;
+mod send_segments;
 pub(super) mod shared;
 mod sweeper;
 

@@ -4,10 +4,8 @@
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 
-use super::coalesce::Coalescer;
 use super::handoff::{Access, ReceiveEnds, TransmitEnd};
 use super::mailbox::Mailbox;
-use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, PortQueue, Umem};
@@ -251,7 +249,7 @@ impl PortList {
 
     /// The port with a queue that has this number.
     #[inline]
-    fn get_mut(&mut self, id: PortId) -> Option<&mut LocalPort> {
+    pub(super) fn get_mut(&mut self, id: PortId) -> Option<&mut LocalPort> {
         let place = self.places[id.index()]?;
         Some(&mut self.ports[usize::from(place)])
     }
@@ -364,40 +362,6 @@ impl PortList {
     #[inline]
     pub(in crate::dataplane) fn has_taps(&self) -> bool {
         self.taps > 0
-    }
-
-    /// Sends a frame of a switch with tap ports: the segments that it was cut into; by a tap port behind an earlier
-    /// segment of its flow, if there is one; or as it is.
-    #[inline(never)]
-    pub(in crate::dataplane) fn send_by_kind(
-        &mut self,
-        out: PortId,
-        (packet, frame, segments): (&Packet, Frame, impl ExactSizeIterator<Item = Frame>),
-        coalescer: &mut Coalescer,
-        umem: &Umem,
-        free: &mut Vec<Frame>,
-    ) {
-        if segments.len() > 0 {
-            segments.for_each(|segment| self.send(out, segment, umem, free));
-            return umem.release(frame, free);
-        }
-        match self.get_mut(out).filter(|port| port.takes_segments) {
-            Some(port) => {
-                coalescer.send(umem, out, packet, frame, &mut port.waiting);
-                self.activate(out);
-            }
-            None => self.send(out, frame, umem, free),
-        }
-    }
-
-    /// Writes the headers of the coalesced packets.
-    #[inline]
-    pub(in crate::dataplane) fn finish_coalesced(&mut self, coalescer: &mut Coalescer, umem: &Umem) {
-        coalescer.finish(umem, |out, write| {
-            if let Some(port) = self.get_mut(out) {
-                write(&mut port.waiting);
-            }
-        });
     }
 
     /// Whether the port has credit for one more frame.

@@ -17,7 +17,7 @@ pub use report::{Denied, Matrix, Report, Step};
 use super::manifests::manifests;
 use super::switch::{Switch, SwitchSpec};
 use super::traffic::{Outcome, Server, Services, latency, tcp_connect, throughput};
-use super::{Journal, Lab, LabError, LabSpec, Pod, PodPlan};
+use super::{Journal, Lab, LabError, LabSpec, Pod, PodPlan, PodPorts};
 use crate::control::protocol::CountersReport;
 use crate::tables::{RuleOrigin, Verdict};
 
@@ -40,6 +40,8 @@ const MEASURED: Duration = Duration::from_secs(1);
 pub struct DemoSpec {
     /// The `palisade` program.
     pub program: PathBuf,
+    /// Interfaces of the pods.
+    pub ports: PodPorts,
     /// Workers of the switch.
     pub workers: u16,
     /// Whether lab and switch stay after the last step.
@@ -68,7 +70,8 @@ pub fn play(
         if interrupted.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
     };
     now("making four pods")?;
-    let mut lab = Lab::up(&LabSpec { workers: spec.workers, ..LabSpec::of(&PODS.map(|(pod, _)| pod))? })?;
+    let DemoSpec { ports, workers, .. } = *spec;
+    let mut lab = Lab::up(&LabSpec { ports, workers, ..LabSpec::of(&PODS.map(|(pod, _)| pod))? })?;
     let serve = |pod: Pod| Server::start(&pod, &[PORT, OTHER_PORT], Services::Tcp);
     let servers: Vec<Server> = lab.pods().map(serve).collect::<Result<_, _>>()?;
     now("starting the switch")?;
@@ -82,15 +85,15 @@ pub fn play(
     let latency = latency(&from, to, PORT, MEASURED)?;
     now("measuring throughput")?;
     let throughput = throughput(&from, to, PORT, MEASURED)?;
-    let workers = switch.client().counters()?.workers;
+    let counted = switch.client().counters()?.workers;
     now("removing everything")?;
     drop(servers);
     let kept = leave(lab, switch, spec.keep)?;
     let report = Report {
         mismatches: steps.iter().map(Step::mismatches).sum(),
         steps,
-        workers: spec.workers,
-        frames_by_worker: workers.into_iter().map(|(worker, of)| (worker, of.received)).collect(),
+        workers,
+        frames_by_worker: counted.into_iter().map(|(worker, of)| (worker, of.received)).collect(),
         latency,
         throughput,
         seconds: start.elapsed().as_secs_f64(),

@@ -14,7 +14,7 @@ use super::counter_delta::CounterDelta;
 use super::placement::{NODE, OUTSIDE, Placement, Site, can_be_sent};
 use super::responder::Responder;
 use crate::lab::traffic::{Outcome, ping};
-use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
+use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, PodPorts, Switch, SwitchSpec};
 use crate::tables::{PodName, Verdict};
 
 /// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than
@@ -32,6 +32,8 @@ const OUTSIDE_PORT: &str = "outside";
 pub struct LiveSpec {
     /// The `palisade` program.
     pub program: PathBuf,
+    /// Interfaces of the pods.
+    pub ports: PodPorts,
     /// Workers of the switch.
     pub workers: u16,
 }
@@ -65,7 +67,10 @@ impl Rig {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let plan = LabSpec::of(&names)?;
         let given = plan.pods.iter().cloned().zip(addresses).collect();
-        let mut lab = Lab::up(&LabSpec { workers: spec.workers, given, ..plan })?;
+        // The host outside is behind a port of the node, which is a veth.
+        let ports_of = [(site_name(OUTSIDE), PodPorts::Veth)].into();
+        let LiveSpec { ports, workers, .. } = *spec;
+        let mut lab = Lab::up(&LabSpec { ports, ports_of, workers, given, ..plan })?;
         let hosts: Vec<Pod> = lab.pods().collect();
         let services = hosts.iter().enumerate();
         let services: Vec<_> =

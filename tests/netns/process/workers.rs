@@ -7,7 +7,9 @@ use palisade::lab::{Lab, LabSpec, SwitchSpec};
 
 use crate::support::capture::Capture;
 use crate::support::veth::{host_end, program_on};
-use crate::support::{Rig, alone, assert_connects, assert_cut_off, eventually, only_from};
+use crate::support::{
+    Rig, alone, alone_on_veth, assert_connects, assert_cut_off, eventually, only_from, spec_of,
+};
 
 /// Thread id of a process's thread, by name.
 fn thread_of(process: u32, name: &str) -> i32 {
@@ -66,8 +68,8 @@ fn a_change_that_a_stuck_worker_does_not_take_fails_and_the_status_names_the_wor
 
 #[test]
 fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed() {
-    let Some(_alone) = alone() else { return };
-    let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
+    let Some(_alone) = alone_on_veth() else { return };
+    let mut lab = Lab::up(&LabSpec { workers: 1, ..spec_of(&["client", "server"]) }).unwrap();
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
     let told = lab.directory().join("panic");
     // The script sets the variable and becomes the switch. Only debug builds read it.

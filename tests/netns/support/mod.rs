@@ -15,7 +15,7 @@ use palisade::control::protocol::CountersReport;
 use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
 use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec, manifests};
 
-pub(crate) use self::privilege::{alone, beside_others};
+pub(crate) use self::privilege::{alone, alone_on_veth, beside_others, on_taps, ports};
 
 /// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -86,8 +86,7 @@ impl Rig {
 /// Lab of these pods, on tap devices if the environment variable `PALISADE_PORTS` is `tap`. Tests of the host ends of
 /// veth pairs use [`LabSpec::of`].
 pub(crate) fn spec_of(pods: &[&str]) -> LabSpec {
-    let is_tap = std::env::var_os("PALISADE_PORTS").is_some_and(|ports| ports == "tap");
-    let ports = if is_tap { PodPorts::Tap } else { PodPorts::Veth };
+    let ports = if on_taps() { PodPorts::Tap } else { PodPorts::Veth };
     LabSpec { ports, ..LabSpec::of(pods).unwrap() }
 }
 

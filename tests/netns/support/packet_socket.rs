@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// Size of the receive buffer, bytes.
 const RECEIVE_BYTES: libc::c_int = 32 << 20;
+/// `PACKET_VNET_HDR` of `linux/if_packet.h`: a virtio-net header precedes each frame.
+const PACKET_VNET_HDR: libc::c_int = 15;
 const FRAME_BYTES_MAX: usize = 1 << 16;
 
 /// Packet socket of one interface.
@@ -44,6 +46,12 @@ impl PacketSocket {
             libc::bind(socket.0.as_raw_fd(), (&raw const address).cast(), bytes)
         };
         if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Makes each frame to be sent begin with a virtio-net header.
+    pub(crate) fn with_virtio_headers(self) -> io::Result<PacketSocket> {
+        self.set(libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
+        Ok(self)
     }
 
     fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {

@@ -15,6 +15,25 @@ pub(crate) fn alone() -> Option<RwLockWriteGuard<'static, ()>> {
     is_root().then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Like [`alone`], for tests of the host ends of veth pairs; `None` too in a run on tap devices.
+pub(crate) fn alone_on_veth() -> Option<RwLockWriteGuard<'static, ()>> {
+    if on_taps() {
+        eprintln!("skipped on tap devices: a test of veth pairs");
+        return None;
+    }
+    alone()
+}
+
+/// Whether labs have tap devices (`PALISADE_PORTS=tap`).
+pub(crate) fn on_taps() -> bool {
+    std::env::var_os("PALISADE_PORTS").is_some_and(|ports| ports == "tap")
+}
+
+/// Kind of the labs' ports, as the command line names it.
+pub(crate) fn ports() -> &'static str {
+    if on_taps() { "tap" } else { "veth" }
+}
+
 /// Waits until no test with a switch runs. `None` if the run leaves out tests that need root.
 pub(crate) fn beside_others() -> Option<RwLockReadGuard<'static, ()>> {
     is_root().then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner))

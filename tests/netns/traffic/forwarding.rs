@@ -8,6 +8,7 @@ use palisade::net::flow::Protocol;
 
 use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_pings, assert_udp, eventually,
+    on_taps,
 };
 
 const MEGABYTE: u64 = 1 << 20;
@@ -27,7 +28,9 @@ fn tcp_udp_and_ping_cross_intact_in_both_families() {
     let counters = rig.counters();
     assert_accounted(&counters);
     assert_eq!(rig.drops().into_keys().collect::<Vec<_>>(), Vec::<String>::new());
-    assert!(counters.ports.values().all(|port| port.forwarded > 700 && port.transmitted > 700));
+    // Whole segments on tap devices are fewer packets.
+    let least = if on_taps() { 40 } else { 700 };
+    assert!(counters.ports.values().all(|port| port.forwarded > least && port.transmitted > least));
     let echo = counters.ports.values().map(|port| port.consumed).sum::<u64>();
     assert!(echo >= 1, "the echo to the gateway is consumed");
 }

@@ -8,12 +8,14 @@ use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{LabSpec, Pod};
 use palisade::limits::MTU_MAX;
 
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_pings, assert_udp};
+use crate::support::{
+    PATIENCE, PORT, Rig, alone, alone_on_veth, assert_accounted, assert_pings, assert_udp, spec_of,
+};
 
 const MEGABYTES: u64 = 8 << 20;
 
 fn rig(pods: &[&str], mtu: u32) -> Rig {
-    Rig::of(&LabSpec { mtu, ..LabSpec::of(pods).unwrap() }, "")
+    Rig::of(&LabSpec { mtu, ..spec_of(pods) }, "")
 }
 
 /// Output of a command in a pod.
@@ -67,7 +69,7 @@ fn tcp_udp_and_ping_cross_intact_at_the_largest_mtu() {
 
 #[test]
 fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = alone_on_veth() else { return };
     let rig = rig(&["large", "small"], 9000);
     let (large, small) = (rig.pod("large"), rig.pod("small"));
     // Both ends of the veth pair get the small MTU before the switch attaches it.

@@ -9,8 +9,8 @@ use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
-    only_from,
+    PATIENCE, PORT, Rig, SILENCE, alone, alone_on_veth, assert_accounted, assert_connects, assert_cut_off,
+    eventually, only_from,
 };
 
 #[test]
@@ -95,7 +95,7 @@ fn nothing_passes_before_tables_are_loaded_nor_after_they_are_unloaded() {
 
 #[test]
 fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = alone_on_veth() else { return };
     let rig = Rig::up(&["db", "node", "stranger"], 1);
     let (db, node, stranger) = (rig.pod("db"), rig.pod("node"), rig.pod("stranger"));
     rig.switch.detach(&node).unwrap();

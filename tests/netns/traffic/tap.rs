@@ -9,6 +9,7 @@ use palisade::control::protocol::{PortRequest, PortState};
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
 
+use crate::support::packet_socket::PacketSocket;
 use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, assert_pings, assert_udp,
     eventually, only_from,
@@ -240,4 +241,91 @@ fn errors_name_the_namespace_and_the_owner() {
     assert!(said.contains("in use by another process"), "{said}");
     let one = rig.pod("one");
     assert_pings(&one, IpAddr::V4(palisade::lab::GATEWAY_V4));
+}
+
+/// IPv4 packet of TCP data in a frame from `from` to `to`, with the sum over the pseudo-header as its checksum.
+fn tcp_frame(from: &Pod, to: &Pod, flags: u8, payload: usize) -> Vec<u8> {
+    let bytes = (40 + payload) as u16;
+    let mut ip = vec![0x45, 0, (bytes >> 8) as u8, bytes as u8, 0, 0, 0x40, 0, 64, 6, 0, 0];
+    ip.extend(from.v4().octets());
+    ip.extend(to.v4().octets());
+    let sum = !ones_sum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let pseudo = [&ip[12..20], &[0, 6], &(bytes - 20).to_be_bytes()].concat();
+    let mut tcp = vec![0x12, 0x34, (PORT >> 8) as u8, PORT as u8, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 1, 0];
+    tcp.extend(ones_sum(&pseudo).to_be_bytes());
+    tcp.extend([0, 0]);
+    let ethernet = [&[2, 0x50, 0x41, 0x4c, 0, 1], &from.plan().mac.0[..], &[8, 0]].concat();
+    [ethernet, ip, tcp, MARK.repeat(payload / MARK.len()), vec![0; payload % MARK.len()]].concat()
+}
+
+/// Start of a payload that no other packet has.
+const MARK: &[u8] = b"hostile!";
+
+#[test]
+fn virtio_net_headers_of_a_hostile_pod_cost_its_own_packets_alone() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["server", "friend", "stranger"]);
+    let (server, friend, stranger) = (rig.pod("server"), rig.pod("friend"), rig.pod("stranger"));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for pod in [&friend, &stranger] {
+        assert_connects(pod, server.v4().into());
+    }
+    rig.apply(&only_from("server", "friend"));
+    let socket = stranger.run(|| PacketSocket::open(POD_INTERFACE)?.with_virtio_headers()).unwrap().unwrap();
+    let capture = server.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
+    let is_marked = |frame: &[u8]| frame.windows(MARK.len()).any(|window| window == MARK);
+    // A linear congruential generator (Numerical Recipes): any sequence serves.
+    let mut state = 7_u32;
+    let mut random = move |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    let mut sent = 0;
+    for _ in 0..20_000 {
+        let frame = tcp_frame(&stranger, &server, [2, 16, 24, 17][random(4) as usize], random(9000) as usize);
+        let any = |random: &mut dyn FnMut(u32) -> u32| [random(256) as u8, random(256) as u8];
+        let likely = [random(3) as u8, [0, 1, 3, 4, 5, 0x81][random(6) as usize], 54, 0];
+        let near = |value: u32| ((value + random(3)).saturating_sub(1) as u16).to_ne_bytes();
+        let mut fields =
+            [[100, 0], [34, 0], [16, 0]].map(|field: [u8; 2]| u32::from(u16::from_ne_bytes(field))).map(near);
+        for field in &mut fields {
+            if random(4) == 0 {
+                *field = any(&mut random);
+            }
+        }
+        // The kernel refuses some headers itself.
+        sent += u32::from(socket.send(&[&likely[..], &fields.concat(), &frame].concat()).is_ok());
+    }
+    assert!(sent > 1000, "the kernel takes {sent} headers");
+    eventually("the switch has decided on the packets", || {
+        let drops = rig.drops();
+        drops.get("policy-ingress").is_some_and(|drops| *drops > 100)
+            && drops.get("malformed").is_some_and(|drops| *drops > 0)
+    });
+    assert!(!capture.heard().iter().any(|frame| is_marked(frame)), "a denied packet has arrived");
+    assert_accounted(&rig.counters());
+    for address in server.addresses() {
+        transfer(&friend, address, PORT, MEGABYTES, PATIENCE).unwrap();
+    }
+    // Positive control: without the policy the packets arrive.
+    rig.apply("");
+    let header = [1, 1, 54, 0, 0xe8, 3, 34, 0, 16, 0];
+    eventually("packets arrive without the policy", || {
+        socket.send(&[&header[..], &tcp_frame(&stranger, &server, 16, 5000)].concat()).unwrap();
+        socket.send(&[&[0; 10][..], &tcp_frame(&stranger, &server, 2, 0)].concat()).unwrap();
+        capture
+            .heard()
+            .iter()
+            .any(|frame| frame.len() > 54 && frame[23] == 6 && frame[26..30] == stranger.v4().octets())
+    });
+}
+
+fn ones_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
 }

@@ -1,0 +1,43 @@
+//! Transmission in a switch with tap ports: packets that were cut into segments, and segments that are coalesced.
+
+use super::coalesce::Coalescer;
+use super::ports::PortList;
+use crate::dataplane::packet::Packet;
+use crate::ids::PortId;
+use crate::xdp::{Frame, Umem};
+
+impl PortList {
+    /// Sends a frame of a switch with tap ports: the segments that it was cut into; by a tap port behind an earlier
+    /// segment of its flow, if there is one; or as it is.
+    #[inline(never)]
+    pub(super) fn send_by_kind(
+        &mut self,
+        out: PortId,
+        (packet, frame, segments): (&Packet, Frame, impl ExactSizeIterator<Item = Frame>),
+        coalescer: &mut Coalescer,
+        umem: &Umem,
+        free: &mut Vec<Frame>,
+    ) {
+        if segments.len() > 0 {
+            segments.for_each(|segment| self.send(out, segment, umem, free));
+            return umem.release(frame, free);
+        }
+        match self.get_mut(out).filter(|port| port.takes_segments) {
+            Some(port) => {
+                coalescer.send(umem, out, packet, frame, &mut port.waiting);
+                self.activate(out);
+            }
+            None => self.send(out, frame, umem, free),
+        }
+    }
+
+    /// Writes the headers of the coalesced packets.
+    #[inline]
+    pub(super) fn finish_coalesced(&mut self, coalescer: &mut Coalescer, umem: &Umem) {
+        coalescer.finish(umem, |out, write| {
+            if let Some(port) = self.get_mut(out) {
+                write(&mut port.waiting);
+            }
+        });
+    }
+}
