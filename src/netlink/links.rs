@@ -89,6 +89,13 @@ impl RouteSocket {
         self.set_link(name, "set the MTU of", |link| link.mtu(mtu))
     }
 
+    /// Sets the number of segments that the network stack puts into one packet of an interface at most.
+    pub(crate) fn set_segments_max(&self, name: &str, segments: u32) -> Result<(), NetlinkError> {
+        self.set_link(name, "limit the segments of", |link| {
+            link.append_extra_attribute(LinkAttribute::GsoMaxSegs(segments))
+        })
+    }
+
     /// Removes an interface, and with one end of a veth pair the other.
     pub(crate) fn remove_link(&self, name: &str) -> Result<(), NetlinkError> {
         self.remove_link_with_index(self.index(name)?)

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::queue::TapQueue;
 use super::{TapError, ioctl};
+use crate::limits::PORT_SEGMENTS_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, RouteSocket};
 
@@ -17,6 +18,9 @@ const DRIVER: &str = "/dev/net/tun";
 const KIND: &str = "tun";
 /// MTU of a device that is made without one.
 const MTU_DEFAULT: u32 = 1500;
+
+/// Segments of one packet at most, of a device that is made: those that the switch takes.
+const SEGMENTS_MAX: u32 = PORT_SEGMENTS_MAX as u32;
 
 /// A tap device to make, or to open if an earlier run has made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +178,9 @@ fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>
     let mtu = spec.mtu.or(before.is_none().then_some(MTU_DEFAULT));
     if let Some(mtu) = mtu.filter(|mtu| before.as_ref().is_none_or(|before| before.mtu != *mtu)) {
         kernel.set_mtu(name, mtu)?;
+    }
+    if before.is_none() {
+        kernel.set_segments_max(name, SEGMENTS_MAX)?;
     }
     if let Some(mac) = spec.mac.filter(|_| before.is_none()) {
         kernel.set_mac(name, mac)?;

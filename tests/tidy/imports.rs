@@ -7,7 +7,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
     ("tables", &["net", "mem", "limits", "ids", "printable"]),
     ("policy", &["tables", "net", "limits", "ids", "printable"]),
-    ("tap", &["net", "netlink"]),
+    ("tap", &["net", "netlink", "limits"]),
     ("xdp", &["net", "netlink", "tap", "mem", "limits", "ids"]),
     ("netlink", &["net"]),
     ("dataplane", &["net", "tables", "xdp", "tap", "netlink", "threads", "mem", "limits", "ids"]),

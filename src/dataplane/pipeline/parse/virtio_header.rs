@@ -37,7 +37,14 @@ pub(in crate::dataplane::pipeline) fn check_virtio_headers(batch: &mut Batch, co
         let frame = &mut batch.frames[i];
         let Some(header) = context.umem.virtio_header(frame) else { continue };
         match check_header(&header, &batch.packets[i], context.umem.data(frame)) {
-            HeaderCheck::Segments(_) => continue,
+            HeaderCheck::Segments(_) => {
+                // The receiver's kernel refuses a packet with fewer bytes than this hint.
+                let packet = &batch.packets[i];
+                let hdr_len =
+                    usize::from(packet.l4) + transport_header_bytes(packet, context.umem.data(frame));
+                context.umem.set_virtio_header(frame, VirtioNet { hdr_len: hdr_len as u16, ..header });
+                continue;
+            }
             HeaderCheck::Inner => finish_inner(context.umem, frame, &header),
             HeaderCheck::Plain => {}
             HeaderCheck::Contradicts => {
