@@ -39,7 +39,7 @@ pub const RING_SLOTS: usize = 2048;
 /// share them, each with at least the minimum below. Frames beyond are dropped (`tx-full`).
 pub const HANDOFF_BUFFERS_MAX: usize = 512;
 /// See [`HANDOFF_BUFFERS_MAX`].
-pub const HANDOFF_BUFFERS_MIN: usize = 64;
+pub const HANDOFF_BUFFERS_MIN: usize = 128;
 /// Most addresses of one pod.
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Most prefixes of one address family that an uplink takes from the kernel: those of all pods, the
@@ -124,6 +124,7 @@ const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= PORT_BURST_FRAMES_MAX, "a packe
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
 const _: () =
     assert!(HANDOFF_BUFFERS_MIN >= PORT_BURST_FRAMES_MAX && HANDOFF_BUFFERS_MAX >= HANDOFF_BUFFERS_MIN);
+const _: () = assert!(HANDOFF_BUFFERS_MIN >= PORT_SEGMENTS_MAX, "all segments of a packet are handed off");
 const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes all that waits");
 const _: () =
     assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRST_VERDICTS_SHARED_MAX.is_power_of_two());

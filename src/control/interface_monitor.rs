@@ -361,5 +361,6 @@ fn blocks(port: &PortRecord) -> bool {
 
 /// Returns whether an open port has the interface with this index.
 fn is_port_index(state: &State, index: u32) -> bool {
-    state.ports.values().any(|port| port.is_open && port.report.interface_index == index)
+    let is_in_node = |port: &PortRecord| port.is_open && port.spec.namespace.is_none();
+    state.ports.values().any(|port| is_in_node(port) && port.report.interface_index == index)
 }

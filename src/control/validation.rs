@@ -81,6 +81,13 @@ fn validate_tap(request: &PortRequest) -> Result<(), ApiError> {
                 format!("{name:?} is neither a name of `ip netns` nor an absolute path"),
             );
         }
+        // Another process may have the number later, and with it another namespace.
+        (Some(name), true) if name.starts_with("/proc/") => {
+            let reason = format!(
+                "{name:?} ends with its process: `ip netns attach NAME PID` gives the namespace a name"
+            );
+            return wrong("namespace", reason);
+        }
         _ => {}
     }
     match request.mtu {

@@ -2,6 +2,7 @@
 //! network namespace of a pod.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use ipnet::IpNet;
 
@@ -69,12 +70,27 @@ impl PortAttachment {
 /// Compares an open tap device with the kernel. A namespace that has lost its name counts as gone: the device's
 /// descriptors would keep it.
 pub(super) fn check_tap(device: &TapDevice, namespace: &str) -> Result<PortHealth, PortError> {
-    let inode = NetworkNamespace::open(namespace).and_then(|namespace| namespace.inode());
-    if inode.ok() != Some(device.namespace()) {
-        return Ok(PortHealth::Gone);
+    match NetworkNamespace::open(namespace).and_then(|namespace| namespace.inode()) {
+        Ok(inode) if inode == device.namespace() => {}
+        Ok(_) => return Ok(PortHealth::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PortHealth::Gone),
+        Err(error) => {
+            return Err(PortError::Kernel(format!(
+                "network namespace {namespace} cannot be opened: {error}"
+            )));
+        }
     }
     let was = device.interface();
     let Some(is) = device.current()? else { return Ok(PortHealth::Gone) };
+    if device.has_other_queues()? {
+        // The process could read packets for the pod, and change the form of those that the switch reads.
+        tracing::error!(
+            namespace,
+            interface = is.name,
+            "another process has opened the pod's tap device: it is removed"
+        );
+        return Ok(PortHealth::Gone);
+    }
     let obstacle = (!is.is_up)
         .then(|| format!("the pod has set its interface down: `ip -n {namespace} link set {} up`", is.name));
     Ok(PortHealth::Good { interface: was.name.clone(), obstacle })

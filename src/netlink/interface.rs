@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use rtnetlink::packet_core::Nla;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
@@ -73,6 +74,30 @@ impl Interface {
         let name = format!("number {index}");
         let link = socket.link(request_for(index)).on(&name, || format!("look for interface {name}"))?;
         Ok(Interface::from(&link))
+    }
+
+    /// Descriptors attached to the tap device with this index, in the network namespace of `socket`
+    /// (`IFLA_TUN_NUM_QUEUES` and `IFLA_TUN_NUM_DISABLED_QUEUES` of `linux/if_link.h`); `None` for a device with one
+    /// queue.
+    pub(crate) fn tap_queues_by(socket: &RouteSocket, index: u32) -> Result<Option<u32>, NetlinkError> {
+        const COUNTS: [u16; 2] = [8, 9];
+        let name = format!("number {index}");
+        let link =
+            socket.link(request_for(index)).on(&name, || format!("count the queues of interface {name}"))?;
+        let infos = link.attributes.iter().filter_map(|attribute| match attribute {
+            LinkAttribute::LinkInfo(infos) => Some(infos),
+            _ => None,
+        });
+        let facts = infos.flatten().filter_map(|info| match info {
+            LinkInfo::Data(InfoData::Tun(facts)) => Some(facts),
+            _ => None,
+        });
+        let counts = facts.flatten().filter(|fact| COUNTS.contains(&fact.kind())).filter_map(|fact| {
+            let mut value = vec![0; fact.value_len()];
+            fact.emit_value(&mut value);
+            Some(u32::from_ne_bytes(*value.first_chunk()?))
+        });
+        Ok(counts.fold(None, |sum, count| Some(sum.unwrap_or(0) + count)))
     }
 
     /// Packets that the interface with this index has not sent, in the network namespace of `socket` (`tx_dropped` of

@@ -48,6 +48,7 @@ pub struct TapDevice {
     unread: Option<UnreadPackets>,
     /// Whether the device was there before it was opened.
     was_there: bool,
+    queues: usize,
     takes_udp_segments: bool,
 }
 
@@ -137,6 +138,12 @@ impl TapDevice {
         }
     }
 
+    /// Whether another process has attached a descriptor to the device.
+    pub fn has_other_queues(&self) -> Result<bool, NetlinkError> {
+        let count = Interface::tap_queues_by(&self.kernel, self.interface.index)?;
+        Ok(count.is_some_and(|count| count as usize > self.queues))
+    }
+
     /// Removes the interface. A removed one has no effect.
     pub fn remove(self) -> Result<(), NetlinkError> {
         match self.kernel.remove_link_with_index(self.interface.index) {
@@ -151,7 +158,7 @@ fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>
     let kernel = RouteSocket::open()?;
     let TapSpec { interface: name, .. } = spec;
     let before = match Interface::find_by(&kernel, name) {
-        Ok(interface) => Some(check_free(spec, interface)?),
+        Ok(interface) => Some(check_free(spec, &kernel, interface)?),
         Err(NetlinkError::NoInterface { .. }) => None,
         Err(error) => return Err(error.into()),
     };
@@ -164,12 +171,13 @@ fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>
     for _ in 0..spec.queues.max(1) {
         let queue = open_driver()?;
         ioctl::attach(queue.as_fd(), name).map_err(|errno| match errno {
-            // Another process may have attached to it meanwhile, or the device is of another mode.
+            // The device is of another mode.
             Errno::BUSY | Errno::INVAL => {
                 TapError::Other { namespace: spec.namespace.clone(), interface: name.clone() }
             }
             other => refused("make tap device", other),
         })?;
+        ioctl::set_up(queue.as_fd()).map_err(|errno| refused("set up tap device", errno))?;
         takes_udp_segments = ioctl::offer_segments(queue.as_fd())
             .map_err(|errno| refused("take segments of tap device", errno))?;
         queues.push(TapQueue::new(queue));
@@ -186,23 +194,40 @@ fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>
         kernel.set_mac(name, mac)?;
     }
     kernel.set_up(name)?;
+    let interface = Interface::find_by(&kernel, name)?;
+    if Interface::tap_queues_by(&kernel, interface.index)?.is_some_and(|count| count as usize != queues.len())
+    {
+        return Err(TapError::InUse { namespace: spec.namespace.clone(), interface: name.clone() });
+    }
+    let was_there = before.is_some();
+    let unread = Some(UnreadPackets::of(RouteSocket::open()?, interface.index));
+    // The last step: after it the device outlives its descriptors.
     if let Some(queue) = queues.first() {
         ioctl::set_persistent(queue.fd(), true).map_err(|errno| refused("keep tap device", errno))?;
     }
-    let interface = Interface::find_by(&kernel, name)?;
-    let was_there = before.is_some();
-    let unread = Some(UnreadPackets::of(RouteSocket::open()?, interface.index));
-    Ok((TapDevice { interface, namespace, kernel, unread, was_there, takes_udp_segments }, queues))
+    Ok((
+        TapDevice {
+            interface,
+            namespace,
+            kernel,
+            unread,
+            was_there,
+            queues: queues.len(),
+            takes_udp_segments,
+        },
+        queues,
+    ))
 }
 
 /// Returns the interface if it is a tap device that no process has open.
-fn check_free(spec: &TapSpec, interface: Interface) -> Result<Interface, TapError> {
+fn check_free(spec: &TapSpec, kernel: &RouteSocket, interface: Interface) -> Result<Interface, TapError> {
     let (namespace, name) = (spec.namespace.clone(), spec.interface.clone());
     if interface.kind.as_deref() != Some(KIND) {
         return Err(TapError::Other { namespace, interface: name });
     }
-    // A tap device has a carrier as long as a descriptor is attached.
-    if interface.is_up && interface.has_carrier {
+    // A tap device has a carrier as long as a descriptor is attached, which shows while it is up.
+    let has_queues = Interface::tap_queues_by(kernel, interface.index)?.is_some_and(|queues| queues > 0);
+    if has_queues || (interface.is_up && interface.has_carrier) {
         return Err(TapError::InUse { namespace, interface: name });
     }
     Ok(interface)

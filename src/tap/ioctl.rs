@@ -6,13 +6,18 @@
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 
+use crate::net::virtio_net::HEADER_BYTES;
 use rustix::io;
-use rustix::ioctl::{IntegerSetter, Ioctl, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{IntegerSetter, Ioctl, Opcode, Setter, Updater, ioctl, opcode};
 
 /// `TUNSETIFF`: attaches the descriptor to a device, which it makes if there is none of the name.
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
 /// `TUNSETPERSIST`: whether the device stays without descriptors.
 const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
+/// `TUNSETOWNER`: the user who may attach further descriptors.
+const TUNSETOWNER: Opcode = opcode::write::<c_int>(b'T', 204);
+/// `TUNSETVNETHDRSZ`: bytes of the header before each packet.
+const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
 /// `TUNSETOFFLOAD`: packets that the reader of the device takes.
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_int>(b'T', 208);
 
@@ -57,8 +62,18 @@ pub(super) fn attach(queue: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         return Err(io::Errno::INVAL);
     }
     request.name[..bytes.len()].copy_from_slice(bytes);
-    // SAFETY: `TUNSETIFF` reads a `struct ifreq`, which the request is.
-    request_of(queue, unsafe { Setter::<TUNSETIFF, InterfaceRequest>::new(request) })
+    // SAFETY: `TUNSETIFF` reads a `struct ifreq`, which the request is, and writes it back.
+    request_of(queue, unsafe { Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request) })
+}
+
+/// Sets the properties of the device that an earlier process may have changed: its virtio-net headers have
+/// [`HEADER_BYTES`], and only root attaches further queues.
+pub(super) fn set_up(queue: BorrowedFd<'_>) -> io::Result<()> {
+    let bytes = HEADER_BYTES as c_int;
+    // SAFETY: `TUNSETVNETHDRSZ` reads an `int`.
+    request_of(queue, unsafe { Setter::<TUNSETVNETHDRSZ, c_int>::new(bytes) })?;
+    // SAFETY: `TUNSETOWNER` takes a user id as the argument.
+    request_of(queue, unsafe { IntegerSetter::<TUNSETOWNER>::new_usize(0) })
 }
 
 /// Offers whole segments of TCP and UDP, and unfinished checksums, to the network stack of the device. Returns
@@ -83,7 +98,7 @@ pub(super) fn set_persistent(queue: BorrowedFd<'_>, persistent: bool) -> io::Res
 }
 
 fn request_of<R: Ioctl<Output = ()>>(queue: BorrowedFd<'_>, request: R) -> io::Result<()> {
-    // SAFETY: the callers have paired number and argument as `linux/if_tun.h` does, and none of them writes to
-    // the memory of this process.
+    // SAFETY: the callers have paired number and argument as `linux/if_tun.h` does. The kernel writes to the argument
+    // of an `Updater` alone, which is borrowed exclusively.
     unsafe { ioctl(queue, request) }
 }

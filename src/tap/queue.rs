@@ -24,8 +24,8 @@ impl TapQueue {
         self.descriptor.as_fd()
     }
 
-    /// Packets that the network stack of the device has refused, because its interface is down, for example. The
-    /// counter outlives the queue.
+    /// Packets that the network stack of the device has refused, because its interface is down, for example, or has
+    /// not handed over. The counter outlives the queue.
     pub fn refused(&self) -> Arc<AtomicU64> {
         self.refused.clone()
     }
@@ -34,7 +34,15 @@ impl TapQueue {
     /// into `parts`. Returns the number of bytes; `None` where no packet waits, or the device has been removed.
     #[inline]
     pub fn read(&self, parts: &mut [IoSliceMut<'_>]) -> Option<usize> {
-        readv(&self.descriptor, parts).ok()
+        match readv(&self.descriptor, parts) {
+            Ok(bytes) => Some(bytes),
+            // The device has been removed, or no packet waits.
+            Err(Errno::AGAIN | Errno::INTR | Errno::BADFD) => None,
+            Err(_) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
     }
 
     /// Gives the pod a packet: the virtio-net header and the packet, in `parts`. Packets that the kernel refuses

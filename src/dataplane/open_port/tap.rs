@@ -13,7 +13,7 @@ use crate::dataplane::worker::mailbox::Command;
 use crate::dataplane::{PortError, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::limits::MTU_MAX;
-use crate::tap::{TapDevice, TapError, TapSpec};
+use crate::tap::{TapDevice, TapError, TapQueue, TapSpec};
 use crate::xdp::{PortQueue, XdpError};
 
 impl Dataplane {
@@ -35,24 +35,20 @@ impl Dataplane {
             queues: self.core.workers() as u16,
         };
         let (mut device, queues) = TapDevice::open(&tap)?;
-        let mtu = device.interface().mtu;
-        if mtu as usize > MTU_MAX {
-            return Err(PortError::Mtu { interface: place_of(spec), mtu, max: MTU_MAX as u32 });
-        }
-        let link = link_of(&device);
-        let id = self.core.free_port(Some(&link))?;
-        let opened: Result<Vec<PortQueue>, XdpError> = self
-            .binders
-            .iter()
-            .zip(queues)
-            .map(|(binder, queue)| PortQueue::tap(binder, id, queue))
-            .collect();
-        let queues = opened?;
-        let unread = device.take_unread();
-        self.count_losses(id, device.interface(), &queues, unread)?;
+        let (id, queues) = match self.prepare(&mut device, queues, spec) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // A device of an earlier run stays as it was.
+                if !device.was_there() {
+                    device.remove()?;
+                }
+                return Err(error);
+            }
+        };
         if self.is_started.load(Ordering::Relaxed) {
             device.keep();
         }
+        let (link, mtu) = (link_of(&device), device.interface().mtu);
         let view = PortView::new(spec.kind, None, mtu.min(MTU_MAX as u32) as u16, None);
         self.core.add_port(id, view, Some(link), &self.wait_for_workers());
         let count = queues.len() as u16;
@@ -74,6 +70,25 @@ impl Dataplane {
         };
         ports.insert(id, OpenPort { interface, attachment: PortAttachment::Tap(device, namespace) });
         Ok(report)
+    }
+
+    /// Gives a device its number, the form of the workers' queues, and counters.
+    fn prepare(
+        &self,
+        device: &mut TapDevice,
+        queues: Vec<TapQueue>,
+        spec: &PortSpec,
+    ) -> Result<(PortId, Vec<PortQueue>), PortError> {
+        let mtu = device.interface().mtu;
+        if mtu as usize > MTU_MAX {
+            return Err(PortError::Mtu { interface: place_of(spec), mtu, max: MTU_MAX as u32 });
+        }
+        let id = self.core.free_port(Some(&link_of(device)))?;
+        let open = |(binder, queue)| PortQueue::tap(binder, id, queue);
+        let queues = self.binders.iter().zip(queues).map(open).collect::<Result<Vec<_>, XdpError>>()?;
+        let unread = device.take_unread();
+        self.count_losses(id, device.interface(), &queues, unread)?;
+        Ok((id, queues))
     }
 }
 

@@ -3,6 +3,7 @@
 //! The batch is a set of columns: a stage runs over the whole batch, and reads and writes the columns that it
 //! needs. No stage reads a column before an earlier stage has written it for every pending frame.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::dataplane::DropReason;
@@ -62,7 +63,7 @@ pub(crate) struct Batch {
     /// that takes none.
     pub segment_counts: [u8; BATCH_FRAMES_MAX],
     /// Segments of all such frames, in order.
-    pub segments: Vec<Frame>,
+    pub segments: VecDeque<Frame>,
     /// Whether the frame is a fragment that has waited for the first fragment of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
     /// Whether the batch has frames of a port that delivers virtio-net headers.
@@ -85,7 +86,7 @@ impl Batch {
             dispositions: [Disposition::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             segment_counts: [0; BATCH_FRAMES_MAX],
-            segments: Vec::with_capacity(SEGMENTS_MAX),
+            segments: VecDeque::with_capacity(SEGMENTS_MAX),
             waited: [false; BATCH_FRAMES_MAX],
             has_virtio_headers: false,
             has_fragments: false,

@@ -45,7 +45,7 @@ pub struct PortSpec {
 }
 
 impl PortSpec {
-    /// Whether this is a port on another interface of the node than `other`, or in another namespace.
+    /// Whether both ports have one interface: one name in one namespace.
     pub fn has_interface_of(&self, other: &PortSpec) -> bool {
         self.interface == other.interface && self.namespace == other.namespace
     }

@@ -6,14 +6,14 @@
 
 use crate::dataplane::DropReason;
 use crate::dataplane::packet::{Kind, Packet};
-use crate::dataplane::pipeline::batch::Batch;
+use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
 use crate::limits::{PORT_SEGMENTS_MAX, TRANSPORT_OFFSET_MAX};
 use crate::net::checksum::Sum;
 use crate::net::flow::Protocol;
 use crate::net::tcp::{self, Flags, Tcp};
-use crate::net::udp;
 use crate::net::virtio_net::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNet};
+use crate::net::{icmp, sctp, udp};
 use crate::xdp::{Frame, Umem};
 
 /// Verdict on a virtio-net header.
@@ -36,6 +36,11 @@ pub(in crate::dataplane::pipeline) fn check_virtio_headers(batch: &mut Batch, co
     for i in 0..batch.len() {
         let frame = &mut batch.frames[i];
         let Some(header) = context.umem.virtio_header(frame) else { continue };
+        if batch.dispositions[i] != Disposition::Pending {
+            // The parser may have stopped before it wrote the packet.
+            frame.drop_virtio_header();
+            continue;
+        }
         match check_header(&header, &batch.packets[i], context.umem.data(frame)) {
             HeaderCheck::Segments(_) => {
                 // The receiver's kernel refuses a packet with fewer bytes than this hint.
@@ -47,11 +52,7 @@ pub(in crate::dataplane::pipeline) fn check_virtio_headers(batch: &mut Batch, co
             }
             HeaderCheck::Inner => finish_inner(context.umem, frame, &header),
             HeaderCheck::Plain => {}
-            HeaderCheck::Contradicts => {
-                if batch.is_pending(i) {
-                    batch.drop(i, DropReason::Malformed);
-                }
-            }
+            HeaderCheck::Contradicts => batch.drop(i, DropReason::Malformed),
         }
         batch.frames[i].drop_virtio_header();
     }
@@ -73,7 +74,10 @@ pub(crate) fn check_header(header: &VirtioNet, packet: &Packet, head: &[u8]) -> 
             HeaderCheck::Contradicts
         };
     }
-    let is_inner = start > usize::from(packet.l4) && start + offset + 2 <= head.len();
+    // The checksum is written after the packet was parsed, so it must not lie within parsed headers.
+    let parsed = usize::from(packet.l4) + parsed_header_bytes(packet, head);
+    let is_inner =
+        packet.kind == Kind::Flow && packet.whole && start >= parsed && start + offset + 2 <= head.len();
     if !header.needs_checksum() || (is_transport && packet.unfinished) {
         HeaderCheck::Plain
     } else if !is_transport && is_inner {
@@ -105,6 +109,16 @@ fn check_gso(header: &VirtioNet, packet: &Packet, head: &[u8]) -> HeaderCheck {
         true if payload > bytes => HeaderCheck::Segments(header.gso_size),
         true => HeaderCheck::Plain,
         false => HeaderCheck::Contradicts,
+    }
+}
+
+/// Bytes of the header above IP that the parser reads.
+fn parsed_header_bytes(packet: &Packet, head: &[u8]) -> usize {
+    match packet.protocol {
+        Protocol::TCP | Protocol::UDP => transport_header_bytes(packet, head),
+        // The common header and the type of the first chunk (RFC 9260 section 3).
+        Protocol::SCTP => sctp::HEADER_BYTES + 4,
+        _ => icmp::HEADER_BYTES,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Segmentation of packets from tap devices that leave by other ports.
 
+use std::collections::VecDeque;
+
 use super::checksum::finish_checksum;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::parse::virtio_header::transport_header_bytes;
@@ -58,7 +60,7 @@ pub(super) fn segment(
     packet: &Packet,
     frame: &Frame,
     free: &mut Vec<Frame>,
-    out: &mut Vec<Frame>,
+    out: &mut VecDeque<Frame>,
 ) -> usize {
     let Some(segments) = Segments::of(packet, frame, umem) else { return 0 };
     let count = segments.count();
@@ -81,7 +83,7 @@ pub(super) fn segment(
         let transport = segments.headers - segments.l4 + bytes;
         let packet = Packet { end: packet.l4 + transport as u16, ..*packet };
         finish_checksum(umem, &mut cut, &packet, segments.l3, false);
-        out.push(cut);
+        out.push_back(cut);
     }
     count
 }

@@ -65,7 +65,7 @@ fn segments_of(bytes: &[u8], header: VirtioNet, vlan: u16) -> Vec<Vec<u8>> {
     let adjacency = Adjacency { vlan, mtu: 9000, ..Adjacency::default() };
     assert!(rewrite_frame(&umem, &mut frame, &packet, adjacency, 0, &mut free));
     let before = free.len();
-    let mut out = Vec::with_capacity(400);
+    let mut out = VecDeque::with_capacity(400);
     let needed = frames_of_segments(&packet, &frame, &umem);
     let count = segment(&umem, &packet, &frame, &mut free, &mut out);
     assert_eq!(count, out.len());
@@ -149,7 +149,7 @@ fn without_frames_nothing_is_cut() {
     umem.set_virtio_header(&mut frame, header(&spec, 100));
     let mut packet = Packet::default();
     assert_eq!(parse_frame(&bytes, bytes.len(), &mut packet), None);
-    let mut out = Vec::with_capacity(100);
+    let mut out = VecDeque::with_capacity(100);
     assert_eq!(segment(&umem, &packet, &frame, &mut free, &mut out), 0);
     assert_eq!((free.len(), out.len()), (4, 0));
 }
