@@ -181,7 +181,7 @@ impl PortQueue {
 
     /// Like [`receive`](PortQueue::receive), and reads the packets of a tap device into frames from the end of
     /// `free`. The last of them may exceed `max`.
-    #[inline]
+    #[inline(never)]
     pub fn receive_into(
         &mut self,
         umem: &mut Umem,

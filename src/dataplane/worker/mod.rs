@@ -315,12 +315,17 @@ impl Worker {
     /// Moves each frame of the batch to the place that its verdict names.
     fn dispatch(&mut self) {
         if self.ports.has_taps() {
-            self.dispatch_frames::<true>();
-            self.batch.has_virtio_headers = false;
-            self.ports.finish_coalesced(&mut self.coalescer, &self.umem);
+            self.dispatch_with_taps();
         } else {
             self.dispatch_frames::<false>();
         }
+    }
+
+    #[inline(never)]
+    fn dispatch_with_taps(&mut self) {
+        self.dispatch_frames::<true>();
+        self.batch.has_virtio_headers = false;
+        self.ports.finish_coalesced(&mut self.coalescer, &self.umem);
     }
 
     #[inline(always)]
