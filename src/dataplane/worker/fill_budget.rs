@@ -5,6 +5,7 @@
 
 use super::ports::{LocalPort, PortList};
 use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
+use crate::xdp::PortQueue;
 
 /// Fill target of a port before it has shown that it needs more frames.
 const INITIAL: usize = 64;
@@ -30,8 +31,14 @@ impl FillBudget {
         self.frames_total / 2
     }
 
+    /// Fill target of the queue of a further port beside `ports` others, and its least target. Both are zero for a
+    /// queue without a fill ring.
+    pub(super) fn targets(&mut self, queue: &PortQueue, ports: usize) -> (usize, usize) {
+        if queue.has_fill_ring() { (self.assign(ports), self.target_min()) } else { (0, 0) }
+    }
+
     /// Takes the fill target of a further port beside `ports` others from the budget, and returns it.
-    pub(super) fn assign(&mut self, ports: usize) -> usize {
+    fn assign(&mut self, ports: usize) -> usize {
         let min = self.target_min();
         let left = self.assigned_max().saturating_sub(self.assigned);
         // By the number of ports, not by the frames left: earlier ports keep their initial target, whatever theirs is by then.

@@ -204,11 +204,7 @@ impl Worker {
     pub(crate) fn open_port(&mut self, id: PortId, access: Access) {
         self.transmit_credit[id.index()] = match access {
             Access::Queue(queue, receive_ends) => {
-                let (target, target_min) = if queue.has_fill_ring() {
-                    (self.fill_budget.assign(self.ports.len()), self.fill_budget.target_min())
-                } else {
-                    (0, 0)
-                };
+                let (target, target_min) = self.fill_budget.targets(&queue, self.ports.len());
                 self.ports.add(LocalPort::new(queue, receive_ends, target, target_min));
                 RING_SLOTS as u32
             }
