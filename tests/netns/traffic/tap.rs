@@ -329,3 +329,19 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     }
     sum as u16
 }
+
+#[test]
+fn a_device_that_another_process_opens_is_made_again_without_it() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["one"]);
+    let one = rig.pod("one");
+    let index = || rig.switch.client().ports().unwrap()[0].report.interface_index;
+    let before = index();
+    // TUNSETIFF with IFF_TAP, IFF_MULTI_QUEUE, IFF_NO_PI and IFF_VNET_HDR; the descriptor stays open.
+    let script = "import fcntl,os,struct,time; f=os.open('/dev/net/tun',os.O_RDWR); \
+                  fcntl.ioctl(f,0x400454ca,struct.pack('16sH22x',b'eth0',0x5102)); time.sleep(60)";
+    let _intruder = one.spawn(Command::new("python3").args(["-c", script])).unwrap();
+    eventually("the device is made again", || index() != before);
+    assert!(rig.switch.log().unwrap().contains("another process has opened the pod's tap device"));
+    assert!(output(&one, "ip -o link show eth0").contains("LOWER_UP"));
+}

@@ -149,4 +149,4 @@ fn finish_inner(umem: &Umem, frame: &mut Frame, header: &VirtioNet) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::dataplane::pipeline) mod tests;

@@ -7,15 +7,16 @@ use super::*;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::net::virtio_net::NEEDS_CSUM;
 
-const ACK: u8 = 0x10;
+/// FIN, PSH and ACK.
+const FIN_PSH_ACK: u8 = 0x19;
 
-fn spec(is_v4: bool, is_tcp: bool, payload: usize) -> Spec {
+pub(in crate::dataplane::pipeline) fn spec(is_v4: bool, is_tcp: bool, payload: usize) -> Spec {
     let [src, dst] = if is_v4 { ["10.0.0.1", "10.0.0.2"] } else { ["fd00::1", "fd00::2"] };
     let [src, dst]: [IpAddr; 2] = [src, dst].map(|text| text.parse().unwrap());
     let transport = if is_tcp {
         Transport::Tcp {
             ports: [1000, 80],
-            flags: ACK,
+            flags: FIN_PSH_ACK,
             sequence: u32::MAX - 700,
             acknowledgement: 8,
             window: 9,
@@ -26,14 +27,14 @@ fn spec(is_v4: bool, is_tcp: bool, payload: usize) -> Spec {
     Spec { payload: (0..payload).map(|i| (i % 251) as u8).collect(), ..Spec::new(src, dst, transport) }
 }
 
-fn unfinished(spec: &Spec) -> Vec<u8> {
+pub(in crate::dataplane::pipeline) fn unfinished(spec: &Spec) -> Vec<u8> {
     let mut bytes = spec.bytes();
     frames::unfinish(&mut bytes);
     bytes
 }
 
 /// Header that the network stack of a pod gives the packet, with segments of `gso_size` bytes.
-fn header(spec: &Spec, gso_size: u16) -> VirtioNet {
+pub(in crate::dataplane::pipeline) fn header(spec: &Spec, gso_size: u16) -> VirtioNet {
     let (gso_type, csum_offset) = match spec.transport {
         Transport::Tcp { .. } if spec.src.is_ipv4() => (GSO_TCPV4, 16),
         Transport::Tcp { .. } => (GSO_TCPV6, 16),

@@ -1,5 +1,3 @@
-use std::net::IpAddr;
-
 use proptest::prelude::*;
 
 use super::super::rewrite_frame;
@@ -7,47 +5,12 @@ use super::*;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::pipeline::parse::parse_frame;
+use crate::dataplane::pipeline::parse::virtio_header::tests::{header, spec, unfinished};
 use crate::dataplane::pipeline::parse::virtio_header::{HeaderCheck, check_header};
 use crate::ids::PortId;
 use crate::limits::PORT_SEGMENTS_MAX;
-use crate::net::virtio_net::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNet};
+use crate::net::virtio_net::{GSO_ECN, GSO_TCPV4, VirtioNet};
 use crate::xdp::PortQueue;
-
-const FIN_PSH_ACK: u8 = 0x19;
-
-fn spec(is_v4: bool, is_tcp: bool, payload: usize) -> Spec {
-    let [src, dst] = if is_v4 { ["10.0.0.1", "10.0.0.2"] } else { ["fd00::1", "fd00::2"] };
-    let [src, dst]: [IpAddr; 2] = [src, dst].map(|text| text.parse().unwrap());
-    let transport = if is_tcp {
-        Transport::Tcp {
-            ports: [1000, 80],
-            flags: FIN_PSH_ACK,
-            sequence: u32::MAX - 700,
-            acknowledgement: 8,
-            window: 9,
-        }
-    } else {
-        Transport::Udp { ports: [1000, 53] }
-    };
-    Spec { payload: (0..payload).map(|i| (i % 251) as u8).collect(), ..Spec::new(src, dst, transport) }
-}
-
-fn unfinished(spec: &Spec) -> Vec<u8> {
-    let mut bytes = spec.bytes();
-    frames::unfinish(&mut bytes);
-    bytes
-}
-
-/// Header that the network stack of a pod gives the packet, with segments of `gso_size` bytes.
-fn header(spec: &Spec, gso_size: u16) -> VirtioNet {
-    let (gso_type, csum_offset) = match spec.transport {
-        Transport::Tcp { .. } if spec.src.is_ipv4() => (GSO_TCPV4, 16),
-        Transport::Tcp { .. } => (GSO_TCPV6, 16),
-        _ => (GSO_UDP_L4, 6),
-    };
-    let csum_start = if spec.src.is_ipv4() { 34 } else { 54 };
-    VirtioNet { flags: NEEDS_CSUM, gso_type, hdr_len: csum_start + 20, gso_size, csum_start, csum_offset }
-}
 
 /// Segments of a packet that leaves by a port with this VLAN identifier, or 0.
 fn segments_of(bytes: &[u8], header: VirtioNet, vlan: u16) -> Vec<Vec<u8>> {
