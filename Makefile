@@ -4,21 +4,22 @@
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
 # Packages of the tests that need root: tcpdump captures frames that reach the node's stack, ping sets Don't Fragment,
-# ethtool sets queues and offloads.
-TESTERS   := tcpdump iputils-ping ethtool curl python3
+# ethtool sets queues and offloads, containernetworking-plugins has the IPAM plugin host-local, Chromium shows the dashboard, tmux is a terminal.
+TESTERS   := tcpdump iputils-ping ethtool curl python3 chromium tmux containernetworking-plugins
 # Peers of the end-to-end benchmark. The benchmark runs their processes in namespaces of its own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runner that executes test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 # Tests of namespaces that run once with pods on veth pairs, and once with pods on tap devices (PALISADE_PORTS=tap).
-BOTH_KINDS := process:: traffic:: demo:: live::
+BOTH_KINDS := process:: traffic:: demo:: live:: uplink::
 BINARY    := target/release/palisade
+CARGO_DEB := 3.8.0
 # Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
 DEMO      := target/demo/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo build demo test test-fast test-sim test-loom test-netns lint bench bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,25 @@ build: setup ## Build the release binary, target/release/palisade, and its symbo
 	$(CARGO) build --release --locked
 	@objcopy --only-keep-debug $(BINARY) $(BINARY).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(BINARY).debug $(BINARY) $(BINARY).stripped && mv $(BINARY).stripped $(BINARY)
+	@objcopy --strip-all $(BINARY)-cni
+
+# BINARY is the program of the package, with palisade-cni beside it: another one with `make deb-package BINARY=...`.
+deb: PACKAGES += dpkg-dev
+deb: build deb-package ## Make the Debian package, target/debian/palisade_*.deb (installs cargo-deb)
+
+deb-package:
+	@$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deb@$(CARGO_DEB)
+	@rm -rf target/deb && mkdir -p target/deb/completions target/release
+	@[ $(BINARY) -ef target/release/palisade ] || install $(BINARY) $(BINARY)-cni target/release
+	$(BINARY) man target/deb/man
+	@$(BINARY) completions bash > target/deb/completions/palisade.bash
+	@$(BINARY) completions zsh > target/deb/completions/_palisade
+	@$(BINARY) completions fish > target/deb/completions/palisade.fish
+	@sed -e 's:/usr/local/bin/:/usr/bin/:' -e 's:^#\(SupplementaryGroups=\):\1:' \
+	    -e 's:^# A systemd unit.*:# The unit of the Debian package. Overrides\: systemctl edit palisade.:' \
+	    -e '/^# The paths are those/d' config/palisade.service > target/deb/palisade.service
+	@$(BINARY) config > target/deb/palisade.toml
+	$(CARGO) deb --no-build --no-strip $(DEB)
 
 demo: setup ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
 	$(CARGO) build --profile demo --locked
@@ -54,8 +74,9 @@ test-fast: setup ## Run the tests of a minute, without root: modules, policy, ru
 	PALISADE_HISTORIES=$${PALISADE_HISTORIES:-50} PROPTEST_CASES=$${PROPTEST_CASES:-32} \
 	    $(CARGO) test --locked --lib --bin palisade --test policy --test tidy -- --skip loom_tests
 
-test-sim: setup ## Run the simulated switch, the fuzz targets and the control socket, without root
-	$(CARGO) test --locked --test sim --test control
+test-sim: PACKAGES += chromium tmux
+test-sim: setup ## Run the simulated switch, the fuzz targets, the control socket and the agent, without root
+	$(CARGO) test --locked --test sim --test control --test kubernetes
 
 test-loom: setup ## Run the models of lock-free code in every order of accesses, without root
 	$(CARGO) test --locked --lib loom_tests
@@ -72,7 +93,12 @@ lint: setup ## Check formatting, clippy, and the licences and sources of depende
 	else echo "cargo-deny is not installed: dependencies' licences were not checked (cargo install cargo-deny)"; fi
 
 bench: setup ## Run the benchmarks (in memory, no privilege); JSON lines on standard output
-	$(CARGO) bench --locked --bench compile --bench pipeline --bench tables --bench update
+	$(CARGO) bench --locked --bench compile --bench kubernetes --bench pipeline --bench tables --bench update
+
+bench-cni: PACKAGES += $(TESTERS)
+bench-cni: setup ## Measure the CNI plugin with a real switch, as root: bench/results/cni.jsonl
+	@mkdir -p bench/results
+	$(AS_ROOT) $(CARGO) bench --locked --bench cni > bench/results/cni.jsonl
 
 bench-compile: setup ## Measure the policy compiler (in memory, no privilege): bench/results/compile.jsonl
 	@mkdir -p bench/results
@@ -90,10 +116,13 @@ bench-update: setup-peers ## Measure policy changes under load: a table, and ben
 	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- --scenarios update --seconds 20 --out bench/results/update.jsonl $(E2E)
 
 # Unoptimized builds: a smoke run shows that each benchmark works, and measures nothing.
+bench-smoke: PACKAGES += containernetworking-plugins
 bench-smoke: setup ## Run each benchmark for a second; report peers that are not installed
 	$(CARGO) bench --locked --profile dev --bench pipeline -- --smoke > /dev/null
 	$(CARGO) bench --locked --profile dev --bench update -- --smoke > /dev/null
+	$(CARGO) bench --locked --profile dev --bench kubernetes -- --smoke > /dev/null
 	$(AS_ROOT) $(CARGO) bench --locked --profile dev --bench e2e -- --smoke
+	$(AS_ROOT) $(CARGO) bench --locked --profile dev --bench cni -- --smoke > /dev/null
 
 bench-report: ## Draw bench/results/*.jsonl: docs/performance/*.svg, and one page, bench/results/report.html
 	$(CARGO) bench --locked --profile dev --bench report

@@ -1,15 +1,17 @@
 //! The switch as a process: dataplane, control side and control socket, started from a configuration.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cni;
 use crate::config::{Config, OnStop, PortConfig};
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{
-    ApiError, BoundSocket, CoverageCheck, InterfaceMonitor, Server, ServerError, Switch,
-    raise_descriptor_limit,
+    ApiError, BoundSocket, CoverageCheck, DropCollector, FlowExporter, HttpListener, InterfaceMonitor,
+    Server, ServerError, Switch, raise_descriptor_limit,
 };
-use crate::dataplane::{Dataplane, ShutdownMode, StartError};
+use crate::dataplane::{Dataplane, DryRun, Settings, ShutdownMode, StartError};
 use crate::tables::RuleTables;
 
 /// Time that the workers have to stop.
@@ -18,7 +20,7 @@ const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 /// Reason for which the switch does not start or stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The control socket does not open.
+    /// The control socket or the HTTP listener does not open.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The workers do not start or stop.
@@ -37,33 +39,45 @@ pub enum DaemonError {
 /// Running switch.
 pub struct Daemon {
     monitor: InterfaceMonitor,
+    drop_collector: DropCollector,
+    exporter: Option<FlowExporter>,
     server: Server,
+    http_address: Option<SocketAddr>,
     switch: Arc<Switch>,
     dataplane: Arc<Dataplane>,
     shutdown_mode: ShutdownMode,
 }
 
 impl Daemon {
-    /// Starts a switch with the ports and pods of `config`, which enforces `tables`. On failure it leaves
-    /// nothing behind: no socket, no thread, no XDP program.
-    pub fn start(config: &Config, tables: Option<RuleTables>) -> Result<Daemon, DaemonError> {
-        raise_descriptor_limit();
-        // The socket comes first, because a bound one shows that another switch has the ports.
-        let socket = Server::bind(&config.control.socket, config.control.mode)?;
-        let settings = config
-            .dataplane_settings()
-            .map_err(|reason| DaemonError::Configured { what: "workers.cores".to_owned(), reason })?;
+    /// Starts a switch with the ports and pods of `config`, which enforces `tables` and is served on `socket`. On failure
+    /// it leaves nothing behind: no socket, no thread, no XDP program.
+    pub fn start(
+        config: &Config,
+        socket: BoundSocket,
+        tables: Option<RuleTables>,
+    ) -> Result<Daemon, DaemonError> {
+        let http_address = socket.http_address();
+        let settings = dataplane_settings(config)?;
         let cores = settings.cores.clone();
         let dataplane = Arc::new(Dataplane::start(&settings)?);
         let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
         match open(socket, &switch, config, tables) {
-            Ok((monitor, server)) => {
+            Ok((monitor, drop_collector, exporter, server)) => {
                 dataplane.keep();
                 let shutdown_mode = match config.on_stop {
                     OnStop::Closed => ShutdownMode::Closed,
                     OnStop::Detach => ShutdownMode::Detached,
                 };
-                Ok(Daemon { monitor, server, switch, dataplane, shutdown_mode })
+                Ok(Daemon {
+                    monitor,
+                    drop_collector,
+                    exporter,
+                    server,
+                    http_address,
+                    switch,
+                    dataplane,
+                    shutdown_mode,
+                })
             }
             Err(error) => {
                 drop(switch);
@@ -78,14 +92,29 @@ impl Daemon {
         &self.switch
     }
 
+    /// Address of the HTTP listener, if there is one.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
+    }
+
     /// Stops the server, then the workers, and removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { monitor, server, switch, dataplane, shutdown_mode } = self;
+        let Daemon { monitor, drop_collector, exporter, server, switch, dataplane, shutdown_mode, .. } = self;
         drop(server);
-        drop(monitor);
+        drop((monitor, drop_collector, exporter));
         drop(switch);
         Ok(stop_workers(dataplane, shutdown_mode)?)
     }
+}
+
+/// Binds the sockets and the HTTP listener of a configuration. The first step of a start, because a bound socket shows that
+/// another switch has the ports. Starts no thread.
+pub fn bind(config: &Config) -> Result<BoundSocket, DaemonError> {
+    raise_descriptor_limit();
+    let socket = Server::bind_at(&config.control.place())?;
+    let socket = socket.with_read_only(config.control.read_only_place().as_ref())?;
+    let listen = |address| HttpListener::bind(address, config.http.token_file.as_deref());
+    Ok(socket.with_http(config.http.listen.map(listen).transpose()?))
 }
 
 /// Applies the configuration, then serves requests.
@@ -94,13 +123,21 @@ fn open(
     switch: &Arc<Switch>,
     config: &Config,
     tables: Option<RuleTables>,
-) -> Result<(InterfaceMonitor, Server), DaemonError> {
+) -> Result<(InterfaceMonitor, DropCollector, Option<FlowExporter>, Server), DaemonError> {
     // The monitor starts before the ports open, so that it misses no link event of them.
     let monitor = InterfaceMonitor::start(switch).map_err(|error| {
         StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
     })?;
+    let drop_collector = DropCollector::start(switch)
+        .map_err(|error| StartError::Setup(format!("no thread for drop samples: {error}")))?;
+    // No port is open yet, so that every packet counts.
+    let exporter = FlowExporter::start(switch)
+        .map_err(|error| StartError::Setup(format!("no thread for the export of flows: {error}")))?;
     configure(switch, config, tables)?;
-    Ok((monitor, socket.serve(switch.clone())?))
+    if let Some(directory) = config.cni_directory() {
+        cni::restore(switch, &directory);
+    }
+    Ok((monitor, drop_collector, exporter, socket.serve(switch.clone())?))
 }
 
 fn stop_workers(dataplane: Arc<Dataplane>, shutdown_mode: ShutdownMode) -> Result<(), StartError> {
@@ -109,36 +146,75 @@ fn stop_workers(dataplane: Arc<Dataplane>, shutdown_mode: ShutdownMode) -> Resul
     Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
 }
 
-/// Loads `tables` and opens the ports and pods of `config`, up to the first that is rejected. Tables come
-/// first, so that no pod is attached without them. Pods come last, so that the ports and routes of their
-/// flows exist.
+/// Loads `tables` and opens the ports and pods of `config`, up to the first that is rejected.
 pub fn configure(switch: &Switch, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
-    let refused =
-        |what: String, reason: ApiError| DaemonError::Configured { what, reason: reason.to_string() };
-    if let Some(tables) = tables {
-        let origin = match &config.policy.directory {
-            Some(path) => PolicyOrigin::directory(path),
-            None => PolicyOrigin::control_socket(None, None),
-        };
-        let loaded = switch.replace_tables(tables, origin, CoverageCheck::RequireIfCovered);
-        loaded.map_err(|error| refused("policy tables".to_owned(), error))?;
+    rejections(switch, config, tables).next().map_or(Ok(()), Err)
+}
+
+/// Checks `config` and `tables` as a start does, and starts nothing. Returns each part that a start would reject, in
+/// the order in which a start comes to them.
+pub fn check(config: &Config, tables: Option<RuleTables>) -> Result<Vec<DaemonError>, DaemonError> {
+    let settings = dataplane_settings(config)?;
+    let dataplane = Arc::new(DryRun::new(&settings)?);
+    let switch = Switch::new(dataplane, config.switch_settings(settings.cores));
+    let check = |address| HttpListener::check(address, config.http.token_file.as_deref()).err();
+    let http = config.http.listen.and_then(check).map(DaemonError::Server);
+    Ok(http.into_iter().chain(rejections(&switch, config, tables)).collect())
+}
+
+fn dataplane_settings(config: &Config) -> Result<Settings, DaemonError> {
+    config
+        .dataplane_settings()
+        .map_err(|reason| DaemonError::Configured { what: "workers.cores".to_owned(), reason })
+}
+
+/// Loads `tables` and opens the ports and pods of `config`, one with each step of the iterator that rejects none.
+/// Tables come first, so that no pod is attached without them. Pods come last, so that the ports and routes of their
+/// flows exist.
+fn rejections(
+    switch: &Switch,
+    config: &Config,
+    tables: Option<RuleTables>,
+) -> impl Iterator<Item = DaemonError> {
+    let tables = tables.map(|tables| load_tables(switch, config, tables));
+    let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(|port| port.kind.has_pod());
+    let ports = others.into_iter().chain(pods).map(|port| open_port(switch, port));
+    tables.into_iter().chain(ports).filter_map(Result::err)
+}
+
+fn load_tables(switch: &Switch, config: &Config, tables: RuleTables) -> Result<(), DaemonError> {
+    let origin = match &config.policy.directory {
+        Some(path) => PolicyOrigin::directory(path),
+        None => PolicyOrigin::control_socket(None, None),
+    };
+    let loaded = switch.replace_tables(tables, origin, CoverageCheck::RequireIfCovered);
+    loaded.map(drop).map_err(|error| rejected("policy tables".to_owned(), &error))
+}
+
+/// Opens a port, and attaches the pod behind it. Logs the warnings about both. A port whose pod is rejected is closed
+/// again.
+pub(crate) fn open_port(switch: &Switch, port: &PortConfig) -> Result<(), DaemonError> {
+    let info = switch
+        .put_port(&port.name, &port.port_request())
+        .map_err(|error| rejected(format!("port {:?}", port.name), &error))?;
+    for warning in &info.report.warnings {
+        tracing::warn!(port = port.name, "{warning}");
     }
-    let is_pod = |port: &&PortConfig| port.kind.has_pod();
-    let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);
-    for port in others.into_iter().chain(pods) {
-        let info = switch
-            .put_port(&port.name, &port.port_request())
-            .map_err(|error| refused(format!("port {:?}", port.name), error))?;
-        for warning in &info.report.warnings {
-            tracing::warn!(port = port.name, "{warning}");
+    let Some((pod, request)) = port.pod_request() else { return Ok(()) };
+    let info = switch.put_pod(&pod, &request).map_err(|error| {
+        // Its interface stays closed to the pod.
+        if let Err(error) = switch.delete_port(&port.name, Some(false)) {
+            tracing::error!(port = port.name, "the port without its pod stays open: {error}");
         }
-        let Some((pod, request)) = port.pod_request() else { continue };
-        let info = switch
-            .put_pod(&pod, &request)
-            .map_err(|error| refused(format!("pod {pod} on port {:?}", port.name), error))?;
-        for warning in &info.warnings {
-            tracing::warn!(%pod, "{warning}");
-        }
+        rejected(format!("pod {pod} on port {:?}", port.name), &error)
+    })?;
+    for warning in &info.warnings {
+        tracing::warn!(%pod, "{warning}");
     }
     Ok(())
+}
+
+/// Error about a part of the configuration.
+pub(crate) fn rejected(what: String, reason: &ApiError) -> DaemonError {
+    DaemonError::Configured { what, reason: reason.to_string() }
 }

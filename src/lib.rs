@@ -38,8 +38,10 @@ pub mod dataplane;
 pub mod pktgen;
 
 pub mod cli;
+pub mod cni;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod hardening;
 pub mod lab;
 pub mod source;

@@ -40,6 +40,12 @@ pub const RING_SLOTS: usize = 2048;
 pub const HANDOFF_BUFFERS_MAX: usize = 512;
 /// See [`HANDOFF_BUFFERS_MAX`].
 pub const HANDOFF_BUFFERS_MIN: usize = 128;
+/// Most ports of one Service.
+pub const PORTS_OF_SERVICE_MAX: usize = 1000;
+/// Most endpoints of one `EndpointSlice`, as the API server has it (`maxEndpoints`).
+pub const SLICE_ENDPOINTS_MAX: usize = 1000;
+/// Most ports of one `EndpointSlice`: those of a Service, of which the API server permits more (`maxPorts`).
+pub const SLICE_PORTS_MAX: usize = 1000;
 /// Most addresses of one pod.
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Most prefixes of one address family that an uplink takes from the kernel: those of all pods, the
@@ -79,11 +85,27 @@ pub const FRAGMENTS_WAITING_MAX: usize = 128;
 pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
 /// Verdicts on first fragments that one worker shares with the others at a time.
 pub const FIRST_VERDICTS_SHARED_MAX: usize = 1024;
+/// Most routes, those of the configuration included, before the control socket takes no further one.
+pub const ROUTES_MAX: usize = 4096;
 /// Commands of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
 /// Most connections to the control socket, and at most a quarter of the process's file descriptors. At the
 /// limit a new connection evicts the one that has been idle for the longest time.
 pub const CONTROL_CONNECTIONS_MAX: usize = 256;
+/// Most connections to the HTTP listener, bounded and evicted alike.
+pub const HTTP_CONNECTIONS_MAX: usize = 64;
+/// Bytes of large responses that wait for the readers of the read-only socket, and of the HTTP listener. Further large
+/// requests are refused meanwhile.
+pub const UNREAD_BYTES_MAX: usize = 128 << 20;
+/// Least and most bytes of the token that clients of the HTTP listener present. 16 random bytes cannot be guessed.
+pub const HTTP_TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=512;
+/// Policies with counters of their own among the metrics: those that have decided on the most packets.
+pub const METRICS_POLICIES_MAX: usize = 1000;
+/// Most characters of a label of a metric.
+pub const METRICS_LABEL_CHARS_MAX: usize = 256;
+/// Entries of the tables whose reachability the dashboard shows: pods, prefixes, rows, and rows that ACL tables give to
+/// classes. Larger tables would take a core for seconds.
+pub const DASHBOARD_ENTRIES_MAX: usize = 1 << 20;
 /// Most bytes of a request's body on the control socket. Tables of a hundred thousand rules take some tens of
 /// megabytes.
 pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
@@ -116,6 +138,67 @@ pub const ROWS_MAX: usize = 1 << 22;
 pub const ACL_ENTRIES_MAX: usize = 1 << 23;
 /// Most ACL tables in one set of tables.
 pub const ACLS_MAX: usize = 1 << 16;
+
+/// Most ports of Services.
+pub const SERVICE_PORTS_MAX: usize = 1 << 17;
+/// Most virtual addresses of one port of a Service, of each kind.
+pub const SERVICE_ADDRESSES_MAX: usize = 256;
+/// Most backends of one port of a Service, in each of its lists.
+pub const SERVICE_PORT_BACKENDS_MAX: usize = 10_000;
+/// Most backends of all ports of Services, those of both lists.
+pub const SERVICE_BACKENDS_MAX: usize = 1 << 21;
+/// Most addresses of the node at which node ports are served.
+pub const NODE_ADDRESSES_MAX: usize = 64;
+
+/// Most entries of one report on what is in force: lines of a table, classes, policies. It counts the others.
+pub const REPORT_ENTRIES_MAX: usize = 10_000;
+/// Most pods, and most prefixes, that one entry of such a report names. It counts the others.
+pub const REPORT_PEERS_MAX: usize = 100;
+/// Most policies that a report names for one class. It counts the others.
+pub const CLASS_POLICIES_MAX: usize = 16;
+/// Most pairs of ends on which candidate tables and the tables in force differ.
+pub const SHADOW_DISAGREEMENTS_MAX: usize = 1000;
+/// Most policies in audit mode.
+pub const AUDIT_POLICIES_MAX: usize = 10_000;
+/// Most connections, by decision and ends, that audited policies would deny and a report lists.
+pub const AUDIT_DENIALS_MAX: usize = 1000;
+/// Most flows that audited policies would deny and that are counted at one time.
+pub const AUDIT_FLOWS_MAX: usize = 1 << 20;
+
+/// Captures that run at the same time.
+pub const CAPTURES_MAX: usize = 8;
+/// Most packets of one capture that wait for the control side.
+pub const CAPTURE_BUFFERS_MAX: usize = 4096;
+/// Bytes of all packets of one capture that wait, but for a batch of the longest.
+pub const CAPTURE_MEMORY: usize = 16 << 20;
+/// Bytes of each captured packet, if the request gives no number.
+pub const CAPTURE_BYTES: usize = 256;
+
+/// Dropped frames of each reason that the control side keeps.
+pub const DROPS_KEPT_MAX: usize = 256;
+
+/// Events of flows of one worker that wait for the control side, while somebody follows.
+pub const FLOW_EVENTS_WAITING_MAX: usize = 4096;
+/// Ended flows of one worker that wait for the exporter of flows.
+pub const ENDED_FLOWS_WAITING_MAX: usize = 8192;
+/// Flows whose counters the exporter remembers between two records about each. Further flows get one record, at their end.
+pub const EXPORTED_FLOWS_MAX: usize = 200_000;
+/// Denied packets that wait for the exporter.
+pub const EXPORTED_DENIALS_WAITING_MAX: usize = 1024;
+/// Bytes of one message to a collector of flows, where the path to it takes them.
+pub const IPFIX_MESSAGE_BYTES_MAX: usize = 1400;
+/// Bytes of one message to a collector of flows that every path takes: Linux knows no IPv4 path MTU below 552.
+pub const IPFIX_MESSAGE_BYTES_MIN: usize = 512;
+/// Readers that follow flows at the same time.
+pub const FOLLOWERS_MAX: usize = 128;
+/// Most events that one reader gets in a fifth of a second. It learns the number of the others.
+pub const FOLLOWER_EVENTS_MAX: usize = 1000;
+/// Bytes that wait for a reader of events before it is cut off.
+pub const FOLLOWER_BYTES_MAX: usize = 2 << 20;
+/// Flows of a list, if the request gives no number.
+pub const FLOWS_LISTED: usize = 100;
+/// Most flows of a list.
+pub const FLOWS_LISTED_MAX: usize = 100_000;
 
 const _: () = assert!(PACKET_BYTES_MAX <= MULTI_BUFFER_FRAMES_MAX * (FRAME_BYTES - XDP_HEADROOM_BYTES));
 const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= BATCH_FRAMES_MAX, "a packet goes to a ring at once");

@@ -40,6 +40,8 @@ pub(crate) struct Packet {
     pub(crate) flags: u8,
     /// Part of a datagram; `None` where the packet is whole.
     pub(crate) fragment: Option<Fragment>,
+    /// Whether the initiator sends to the virtual address of the destination's Service.
+    pub(crate) by_service: bool,
 }
 
 /// Fragment of a datagram of two.
@@ -57,6 +59,12 @@ pub(crate) fn address(pod: u16, family: u8) -> IpAddr {
     } else {
         <u128 as Family>::from_top(<u128 as Family>::pod(pod.into())).ip()
     }
+}
+
+/// Virtual address of Service number `number`: those of the pods come first.
+pub(crate) fn virtual_address(number: u16, family: u8) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    if family == 4 { [10, 96, high, low].into() } else { [0xfd00, 0x96, 0, 0, 0, 0, 0, number].into() }
 }
 
 /// Ethernet address of a pod.
@@ -91,7 +99,9 @@ impl Packet {
             _ => frame.len() - ethernet::HEADER_BYTES - ipv6::HEADER_BYTES,
         };
         let packet = &mut frame[ethernet::HEADER_BYTES..];
-        let (ethertype, segment) = match (address(src, family), address(dst, family)) {
+        let is_virtual = self.by_service && !self.reply;
+        let to = if is_virtual { virtual_address(dst, family) } else { address(dst, family) };
+        let (ethertype, segment) = match (address(src, family), to) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 ipv4::write(packet, src.to_bits(), dst.to_bits(), protocol, payload, 64);
                 (ethernet::IPV4, ipv4::HEADER_BYTES)
@@ -116,8 +126,8 @@ impl Packet {
         } else {
             segment[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
         }
-        let (src, dst) = (address(src, family), address(dst, family));
-        let checksum = pseudo_header_of(src, dst, protocol, payload).add_bytes(segment).finish();
+        let checksum =
+            pseudo_header_of(address(src, family), to, protocol, payload).add_bytes(segment).finish();
         let field = if protocol == Protocol::TCP { tcp::CHECKSUM_OFFSET } else { udp::CHECKSUM_OFFSET };
         segment[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use palisade::dataplane::{
@@ -12,7 +12,7 @@ use palisade::dataplane::{
 use palisade::dataplane::{DesiredState, Simulation};
 use palisade::ids::AttachmentId;
 use palisade::limits::{BATCH_FRAMES_MAX, RING_SLOTS};
-use palisade::tables::PodName;
+use palisade::tables::{PodName, ServiceSet};
 
 use super::compiled_rules::{CompiledRules, PODS};
 use super::frame::{GATEWAY, Packet, address, mac};
@@ -91,6 +91,12 @@ impl SimulatedNode {
         let mut node = SimulatedNode { simulation, ports, desired, slots, refused: 0 };
         node.spread_frames();
         node
+    }
+
+    /// Loads Services.
+    pub(crate) fn load_services(&mut self, services: &ServiceSet) {
+        self.desired.services = Some(Arc::new(services.clone()));
+        self.simulation.publish(self.desired.clone());
     }
 
     /// Evens out the fill rings. The first ports get more frames at first, and receive until the surplus is

@@ -19,7 +19,8 @@ pub(crate) enum Order {
 /// One case of the packet path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
-    /// Kind of traffic: `established`, `new-flow`, `denied`, `mixed` or `fragments`.
+    /// Kind of traffic: `established`, `new-flow`, `denied`, `mixed` or `fragments`; the first two with `service-` before them
+    /// go to virtual addresses.
     pub(crate) name: &'static str,
     /// IP version.
     pub(crate) family: u8,
@@ -31,6 +32,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// Whether the initiators send to Services.
+    pub(crate) fn by_service(&self) -> bool {
+        self.name.starts_with("service-")
+    }
+
     /// Bytes of every frame: the headers, and at least the minimum of Ethernet.
     pub(crate) fn frame_bytes(&self) -> usize {
         if matches!(self.name, "mixed" | "fragments") { 80 } else { 64 }
@@ -49,6 +55,7 @@ pub(crate) struct Traffic {
     next_new: usize,
     kind: Kind,
     reversed: bool,
+    by_service: bool,
     at: usize,
 }
 
@@ -65,8 +72,8 @@ impl Traffic {
     /// Makes the packets of a case. Its established flows are those of [`Traffic::established`].
     pub(crate) fn new(case: &Case, tables: &CompiledRules) -> Traffic {
         let kind = match case.name {
-            "established" => Kind::Established,
-            "new-flow" => Kind::NewFlow,
+            "established" | "service-established" => Kind::Established,
+            "new-flow" | "service-new-flow" => Kind::NewFlow,
             "denied" => Kind::Denied,
             "fragments" => Kind::Fragments,
             _ => Kind::Mixed,
@@ -93,8 +100,9 @@ impl Traffic {
             "mixed" if i % 2 == 1 => Protocol::TCP,
             _ => Protocol::UDP,
         };
-        let established: Vec<Flow> =
-            (0..case.flows).map(|i| allowed_flow(i, protocol(i), &mut random)).collect();
+        let established: Vec<Flow> = (0..case.flows)
+            .map(|i| of_service(case.by_service(), allowed_flow(i, protocol(i), &mut random)))
+            .collect();
         for flow in established.iter().take(1000) {
             assert!(
                 tables.classifier.decide_flow(&flow.key(case.family)).is_allow(),
@@ -113,6 +121,7 @@ impl Traffic {
             next_new: 0,
             kind: Kind::Established,
             reversed: false,
+            by_service: case.by_service(),
             at: 0,
         }
     }
@@ -130,9 +139,10 @@ impl Traffic {
     /// Packets that establish the flows: all first packets, all second ones, all third ones. A worker
     /// receives port by port, so a reply must not stand in the batch of the packet that it answers.
     pub(crate) fn handshake(&self) -> [Vec<Packet>; 3] {
+        let by_service = self.by_service;
         let step = |reply, flags| {
             let of = self.established.iter().filter(move |flow| flags == 0 || flow.protocol == Protocol::TCP);
-            of.map(move |&flow| Packet { flow, reply, flags, fragment: None })
+            of.map(move |&flow| Packet { flow, reply, flags, fragment: None, by_service })
         };
         let udp = |reply| step(reply, 0).filter(|packet| packet.flow.protocol == Protocol::UDP);
         let (syn, syn_ack, ack) = (tcp::Flags::SYN, SYN_ACK, tcp::Flags::ACK);
@@ -145,7 +155,7 @@ impl Traffic {
 
     /// Returns the next packet, and whether the switch must forward it.
     pub(crate) fn next(&mut self) -> (Packet, bool) {
-        let at = self.at;
+        let (at, by_service) = (self.at, self.by_service);
         self.at += 1;
         let kind = match (self.kind, at % 16) {
             (Kind::Mixed, 0 | 8) => Kind::NewFlow,
@@ -156,22 +166,23 @@ impl Traffic {
         match kind {
             Kind::NewFlow => {
                 let flow = allowed_flow(self.next_new, Protocol::UDP, &mut Random(SEED ^ at as u64));
+                let flow = of_service(by_service, flow);
                 self.next_new += 1;
-                (Packet { flow, reply: false, flags: 0, fragment: None }, true)
+                (Packet { flow, reply: false, flags: 0, fragment: None, by_service }, true)
             }
             Kind::Denied => {
                 let flow = self.denied[at % self.denied.len()];
-                (Packet { flow, reply: false, flags: 0, fragment: None }, false)
+                (Packet { flow, reply: false, flags: 0, fragment: None, by_service }, false)
             }
             Kind::Fragments => {
                 let flow = self.established[at / 2 % self.established.len()];
                 let fragment = Fragment { identification: (at / 2) as u32, is_first: at.is_multiple_of(2) };
-                (Packet { flow, reply: false, flags: 0, fragment: Some(fragment) }, true)
+                (Packet { flow, reply: false, flags: 0, fragment: Some(fragment), by_service }, true)
             }
             Kind::Established | Kind::Mixed => {
                 let flow = self.established[at % self.established.len()];
                 let reply = self.reversed || self.kind == Kind::Mixed && at / 16 % 2 == 1;
-                (Packet { flow, reply, flags: tcp::Flags::ACK, fragment: None }, true)
+                (Packet { flow, reply, flags: tcp::Flags::ACK, fragment: None, by_service }, true)
             }
         }
     }
@@ -190,6 +201,11 @@ fn numbered_flow(i: usize, dst_port: u16, protocol: Protocol) -> Flow {
 fn allowed_flow(i: usize, protocol: Protocol, random: &mut Random) -> Flow {
     let range = u64::from(OPEN_PORTS.end() - OPEN_PORTS.start());
     numbered_flow(i, OPEN_PORTS.start() + random.below(range) as u16, protocol)
+}
+
+/// A flow with the port that Services have, if it goes to one.
+fn of_service(by_service: bool, flow: Flow) -> Flow {
+    if by_service { Flow { dst_port: *OPEN_PORTS.start(), ..flow } } else { flow }
 }
 
 /// Makes a denied flow. The destination denies every other one, if the tables have such flows.

@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv4Net};
 use palisade::net::flow::Protocol;
 use palisade::policy::objects::{
     ContainerPort, LabelSelector, Labels, NetworkPolicy, NetworkPolicyRule, Peers, Pod, PortMatch, Ports,
-    Requirement,
+    Readiness, Requirement,
 };
 use palisade::tables::PodName;
 
@@ -27,6 +27,7 @@ pub(crate) fn pod(namespace: &str, name: &str, labels: Labels, address: u32, on_
         host_ips: Vec::new(),
         host_network: false,
         finished: false,
+        readiness: Readiness::default(),
         ports: vec![port("http", 8080), port("metrics", 9090)],
     }
 }
@@ -39,7 +40,7 @@ pub(crate) fn policy(
     egress: Option<Vec<NetworkPolicyRule>>,
 ) -> NetworkPolicy {
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    NetworkPolicy { namespace, name, pod_selector, ingress, egress, ignored: Vec::new() }
+    NetworkPolicy { namespace, name, pod_selector, ingress, egress, ignored: Vec::new(), audited: false }
 }
 
 pub(crate) fn rule(peers: Peers, ports: Vec<PortMatch>) -> NetworkPolicyRule {

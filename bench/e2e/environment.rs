@@ -9,7 +9,7 @@ use crate::process::version;
 use crate::system::System;
 
 /// Returns the environment as fields of one line.
-pub(crate) fn of(systems: &[Box<dyn System>]) -> Map<String, Value> {
+pub(crate) fn of(systems: &[Box<dyn System>], busy_threads: usize) -> Map<String, Value> {
     let versions: Map<String, Value> = systems
         .iter()
         .map(|system| (system.name().to_owned(), system.versions().join(", ").into()))
@@ -21,6 +21,7 @@ pub(crate) fn of(systems: &[Box<dyn System>]) -> Map<String, Value> {
         "kernel": version("uname", &["-sr"]),
         "os": first_of("/etc/os-release", "PRETTY_NAME"),
         "virtual": fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("hypervisor")),
+        "busy_threads": busy_threads,
         "versions": versions.iter().map(|(name, version)| format!("{name}: {}", version.as_str().unwrap_or("")))
             .collect::<Vec<_>>().join("; "),
     }))

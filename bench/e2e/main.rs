@@ -14,6 +14,7 @@ mod bpf_loader;
 mod common;
 mod comparison_table;
 mod cpu_time;
+mod disturbance;
 mod environment;
 mod error;
 mod policy_check;
@@ -32,6 +33,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use disturbance::BusyThreads;
 use error::BenchError;
 use palisade::lab::require_root;
 use results::Results;
@@ -44,6 +46,8 @@ use system::{Running, System};
 const RESULTS: &str = "bench/results/e2e.jsonl";
 /// Systems that a smoke run leaves out unless they are named: limits besides `noop`.
 const LONG_ONLY: [&str; 2] = ["bridge", "dpdk"];
+/// Systems that a run leaves out unless they are named: the switch with workers under a real-time policy.
+const IF_NAMED: [&str; 2] = ["palisade-real-time", "palisade-tap-real-time"];
 /// File of results of smoke size.
 const SMOKE_RESULTS: &str = "bench/results/e2e-smoke.jsonl";
 
@@ -69,6 +73,9 @@ struct Options {
     /// Only scenarios whose names contain one of these words
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<String>,
+    /// Threads that never sleep, beside the system on its core
+    #[arg(long, default_value_t = 0)]
+    busy_threads: usize,
     /// Number of rules, in place of the scenario's
     #[arg(long)]
     rules: Option<usize>,
@@ -124,7 +131,8 @@ fn measure(options: &Options) -> Result<(), BenchError> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
     let mut results = Results::create(&path)?;
-    results.add_environment(&environment::of(&systems))?;
+    results.add_environment(&environment::of(&systems, options.busy_threads))?;
+    let _busy = BusyThreads::start(options.busy_threads)?;
     let share = Duration::from_mins(1) * options.minutes / scenarios.len() as u32;
     for (number, scenario) in (1..).zip(&scenarios) {
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
@@ -218,7 +226,9 @@ impl Options {
         }
         let is_chosen = |system: &dyn System| {
             let named = self.systems.iter().any(|name| name == system.name());
-            named || self.systems.is_empty() && !(self.smoke && LONG_ONLY.contains(&system.name()))
+            let in_full_run = !IF_NAMED.contains(&system.name());
+            let in_this_run = in_full_run && !(self.smoke && LONG_ONLY.contains(&system.name()));
+            named || self.systems.is_empty() && in_this_run
         };
         Ok(all.into_iter().filter(|system| is_chosen(&**system)).collect())
     }

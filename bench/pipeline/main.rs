@@ -15,6 +15,7 @@
 mod common;
 mod conntrack;
 mod report;
+mod services;
 mod two_workers;
 
 use std::collections::BTreeMap;
@@ -70,6 +71,9 @@ fn main() {
             conntrack::compare(flows, run.rounds, &run.report);
         }
     }
+    if run.wanted("service-change") {
+        services::change(if smoke { 200 } else { services::SERVICES }, run.rounds);
+    }
     run.report.print_tables();
 }
 
@@ -88,6 +92,10 @@ fn groups() -> Vec<Vec<Case>> {
     let established = |family| [100, 10_000, 100_000, 1_000_000].map(|flows| Case { family, flows, ..case });
     let by_rules = |name, flows| RULES.map(|rules| Case { name, rules, flows, ..case });
     let families = |name, flows| [4, 6].map(|family| Case { name, family, flows, ..case });
+    let services = |without, with| {
+        let both = [without, with].into_iter().flat_map(|name| families(name, 10_000));
+        both.map(|case| Case { rules: 1_000, ..case }).collect()
+    };
     vec![
         established(4).into_iter().flat_map(orders).collect(),
         established(6).into_iter().flat_map(orders).collect(),
@@ -95,6 +103,8 @@ fn groups() -> Vec<Vec<Case>> {
         by_rules("new-flow", 100_000).into(),
         families("new-flow", 10_000).into_iter().chain(families("new-flow", 1_000_000)).collect(),
         by_rules("denied", 10_000).into_iter().chain([Case { name: "denied", family: 6, ..case }]).collect(),
+        services("established", "service-established"),
+        services("new-flow", "service-new-flow"),
         families("mixed", 100_000).into(),
         families("fragments", 10_000).into(),
     ]
@@ -128,6 +138,10 @@ impl Run {
             let known = nodes.iter().position(|(of, _)| Case { order: case.order, ..*of } == case);
             let node = known.unwrap_or_else(|| {
                 let mut node = SimulatedNode::new(tables, case.flows);
+                if case.by_service() {
+                    let (services, _) = services::table(services::SERVICES);
+                    node.load_services(&services);
+                }
                 node.establish(&Traffic::established(&case, tables));
                 nodes.push((case, node));
                 nodes.len() - 1

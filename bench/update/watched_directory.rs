@@ -74,7 +74,7 @@ pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
     let requests = Requests::new().expect("an eventfd");
     let mut took = Latencies::default();
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| directory.run(&switch, &requests));
+        let thread = scope.spawn(|| directory.run(&switch, &requests, || ()));
         let next = scratch.0.join("next.yaml");
         for number in 0..changes {
             write(&next, if number % 2 == 0 { &other } else { &small });

@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{CliError, manifests, output};
+use crate::source::load::Compiled;
 
 /// Compile manifests into rule tables, as JSON
 ///
 /// Reads Kubernetes objects (NetworkPolicy, Pod, Namespace) from YAML or JSON files and writes the rule
 /// tables that `palisade apply` loads into a switch. Needs no running switch and no privilege, so it also
-/// serves to validate manifests.
+/// serves to validate manifests. Policies in audit mode are not in the tables.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +33,7 @@ pub(super) struct CompileArguments {
 }
 
 pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, CliError> {
-    let tables = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
+    let Compiled { tables, .. } = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {

@@ -33,7 +33,7 @@ pub(super) struct DemoArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
     /// Form of the report
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     /// Leave pods and switch running; `palisade lab clean` removes them
     #[arg(long)]

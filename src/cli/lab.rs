@@ -47,12 +47,12 @@ struct UpArguments {
     /// Queues of every pod: as many as the switch has workers
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
-    /// MTU of every pod, bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    mtu: u32,
-    /// MTU of the pods' routes to destinations other than pods, if smaller
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    outside_mtu: u32,
+    /// MTU of every pod, bytes: by default the largest that the switch carries
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// MTU of the pods' routes to destinations other than pods, if smaller: by default 1500
+    #[arg(long, value_name = "BYTES")]
+    outside_mtu: Option<u32>,
     /// Connect the pods by the kernel's bridge
     #[arg(long, conflicts_with = "switch", conflicts_with = "ports")]
     bridge: bool,
@@ -60,14 +60,14 @@ struct UpArguments {
     #[arg(long)]
     switch: bool,
     /// Form of the list of pods
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 struct ListArguments {
     /// Form of the list of labs
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
@@ -89,7 +89,7 @@ struct CleanArguments {
     #[arg(value_name = "ID")]
     labs: Vec<String>,
     /// Form of the report
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
@@ -106,8 +106,11 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let names: Vec<String> = (1..=arguments.pods).map(|number| format!("pod{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let UpArguments { ports, workers, mtu, outside_mtu, .. } = *arguments;
-    let spec = LabSpec { ports, workers, mtu, outside_mtu, ..LabSpec::of(&names)? };
+    let UpArguments { ports, workers, .. } = *arguments;
+    let default = LabSpec::of(&names)?;
+    let mtu = arguments.mtu.unwrap_or(default.mtu);
+    let outside_mtu = arguments.outside_mtu.unwrap_or(default.outside_mtu);
+    let spec = LabSpec { ports, workers, mtu, outside_mtu, ..default };
     let spinner = spinner();
     let mut lab = Lab::up_with(&spec, &mut |pod| spinner.set_message(format!("made {}", pod.pod)))?;
     if arguments.bridge {

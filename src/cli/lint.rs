@@ -8,13 +8,14 @@ use serde::Serialize;
 
 use super::manifests::Manifests;
 use super::{CliError, Output, output};
-use crate::policy::lint::{LintFinding, lint as check};
+use crate::policy::explain::PolicyLocations;
+use crate::policy::lint::{LintFinding, LintSubject, lint as check};
 
 /// Find policies that are legal but probably wrong
 ///
 /// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction
 /// that policyTypes lacks, named ports that no pod has or that apply to addresses, rules that another makes
-/// redundant, exceptions without effect, blocks that are excepted entirely, blocks that name pods by address,
+/// redundant, Services that select no pod, rules with the port of a Service whose pods have another, exceptions without effect, blocks that are excepted entirely, blocks that name pods by address,
 /// egress isolation that blocks DNS, and tied priorities. Skips checks that need pods if the manifests hold
 /// none.
 #[derive(Debug, Args)]
@@ -42,10 +43,10 @@ struct LocatedFinding {
 }
 
 pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
-    let manifests = Manifests::read(&arguments.manifests)?;
+    let manifests = Manifests::read_with_audited(&arguments.manifests)?;
     let locations = manifests.locations();
     let placed = |finding: LintFinding| LocatedFinding {
-        place: locations.get(&finding.policy).cloned().unwrap_or_default(),
+        place: place(&manifests, &locations, &finding.policy),
         finding,
     };
     let findings: Vec<LocatedFinding> = check(&manifests.objects).into_iter().map(placed).collect();
@@ -54,6 +55,16 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
         Output::Table => output::text(&text(&findings))?,
     }
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Place of the object of a finding.
+fn place(manifests: &Manifests, locations: &PolicyLocations, subject: &LintSubject) -> String {
+    match subject {
+        LintSubject::Policy(policy) => locations.get(policy).cloned().unwrap_or_default(),
+        LintSubject::Service { namespace, name, .. } => {
+            manifests.location_of_service(namespace, name).unwrap_or_default()
+        }
+    }
 }
 
 fn text(findings: &[LocatedFinding]) -> String {

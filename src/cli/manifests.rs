@@ -5,30 +5,53 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::cli::{CliError, terminal};
+use crate::control::Client;
+use crate::policy::connectivity::GroupNames;
 use crate::policy::evaluate::TableEvaluator;
 use crate::policy::explain::PolicyLocations;
 use crate::policy::objects::Object;
 use crate::policy::parse::{Diagnostic, Location};
-use crate::policy::{Compiler, ObjectName, Options, testcase};
+use crate::policy::{Compiler, Options, audited_policies, policy_of, testcase};
 use crate::source::files;
-use crate::source::load::{LoadOptions, Rejected, load, read_objects};
-use crate::tables::{PodName, PolicyKind, PolicyRef, RuleTables};
+use crate::source::load::{Compiled, LoadOptions, Rejected, load, load_sources, read_objects};
+use crate::tables::{PodName, PolicyRef, RuleTables};
 
-/// Objects of manifests with their locations.
+/// Objects of manifests with their locations. Policies in audit mode are not enforced, and stand apart.
 #[derive(Debug, Default)]
 pub(super) struct Manifests {
     pub(super) objects: Vec<Object>,
-    pub(super) locations: Vec<Location>,
+    locations: Vec<Location>,
+    audited: Vec<(Object, Location)>,
 }
 
 impl Manifests {
-    /// Reads files and directories, and prints warnings to standard error.
+    /// Reads files and directories, and prints warnings to standard error, and a note on policies in audit mode.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Manifests, CliError> {
+        let manifests = Manifests::read_silently(paths)?;
+        let audited = manifests.audited.iter().map(|(object, _)| object);
+        note_audited(&audited_policies(audited), "are not enforced here");
+        Ok(manifests)
+    }
+
+    /// Reads files and directories, and prints warnings to standard error. Policies in audit mode are among the objects.
+    pub(super) fn read_with_audited(paths: &[PathBuf]) -> Result<Manifests, CliError> {
+        let mut manifests = Manifests::read_silently(paths)?;
+        let (objects, locations): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut manifests.audited).into_iter().unzip();
+        note_audited(&audited_policies(&objects), "are checked like the others");
+        manifests.objects.extend(objects);
+        manifests.locations.extend(locations);
+        Ok(manifests)
+    }
+
+    fn read_silently(paths: &[PathBuf]) -> Result<Manifests, CliError> {
         let sources = files::load(paths).map_err(Rejected::Files)?;
         let parsed = read_objects(&sources)?;
         warn(&parsed.warnings);
-        let (objects, locations) = parsed.objects.into_iter().unzip();
-        Ok(Manifests { objects, locations })
+        let (audited, enforced): (Vec<_>, Vec<_>) =
+            parsed.objects.into_iter().partition(|(object, _)| object.is_audited());
+        let (objects, locations) = enforced.into_iter().unzip();
+        Ok(Manifests { objects, locations, audited })
     }
 
     /// Assigns placeholder addresses to pods that wait for one, the same in all of `several`. Returns the
@@ -45,10 +68,32 @@ impl Manifests {
         evaluator(compiler.into_tables())
     }
 
+    /// Compiles the objects with the audited policies among them, if there are some.
+    pub(super) fn audit_evaluator(&self) -> Result<Option<TableEvaluator>, CliError> {
+        if self.audited.is_empty() {
+            return Ok(None);
+        }
+        let audited = self.audited.iter().map(|(object, _)| object);
+        let compiler =
+            Compiler::from_objects(self.objects.iter().chain(audited).cloned(), Options::default());
+        evaluator(compiler.into_tables()).map(Some)
+    }
+
     /// Maps each policy to its location.
     pub(super) fn locations(&self) -> PolicyLocations {
         let named = self.objects.iter().zip(&self.locations);
         named.filter_map(|(object, location)| Some((policy_of(object)?, location.to_string()))).collect()
+    }
+
+    /// Location of a Service.
+    pub(super) fn location_of_service(&self, namespace: &str, name: &str) -> Option<String> {
+        let mut named = self.objects.iter().zip(&self.locations);
+        named.find_map(|(object, location)| match object {
+            Object::Service(service) if service.namespace == namespace && service.name == name => {
+                Some(location.to_string())
+            }
+            _ => None,
+        })
     }
 
     /// Maps each pod to its addresses.
@@ -61,11 +106,44 @@ impl Manifests {
     }
 }
 
-/// Compiles manifests, and prints warnings to standard error.
-pub(super) fn compile(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, CliError> {
+/// Compiles manifests with their Services, and prints warnings to standard error, and a note on policies in audit mode.
+pub(super) fn compile(paths: &[PathBuf], node: Option<&String>) -> Result<Compiled, CliError> {
     let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
     warn(&compiled.warnings);
-    Ok(compiled.tables)
+    compiled.service_warnings.iter().for_each(|warning| terminal::note(&format!("warning: {warning}")));
+    if let Some(services) = &compiled.services {
+        services.check().map_err(|error| CliError::Message(error.to_string()))?;
+    }
+    compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
+    Ok(compiled)
+}
+
+/// Compiles manifests, or reads compiled tables, with names for groups of pods. Prints warnings to standard error.
+pub(super) fn compile_with_names(
+    paths: &[PathBuf],
+    node: Option<&String>,
+) -> Result<(RuleTables, GroupNames), CliError> {
+    let sources = files::load(paths).map_err(Rejected::Files)?;
+    let compiled = load_sources(&sources, &LoadOptions { node: node.cloned() })?;
+    warn(&compiled.warnings);
+    compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
+    // Compiled tables have no objects, and no labels to name pods by.
+    let objects = read_objects(&sources).map(|parsed| parsed.objects).unwrap_or_default();
+    Ok((compiled.tables, GroupNames::of(objects.iter().map(|(object, _)| object))))
+}
+
+/// Builds an evaluator of the tables of the running switch: of empty ones, with a note, if it has none.
+pub(super) fn running(client: &Client) -> Result<TableEvaluator, CliError> {
+    let tables = match client.tables_document() {
+        Err(error) if error.status() == Some(404) => {
+            terminal::note(
+                "note: the switch has no rule tables: this compares with none, which connect no pods",
+            );
+            RuleTables::default()
+        }
+        tables => tables?,
+    };
+    evaluator(tables)
 }
 
 /// Builds an evaluator of these tables.
@@ -79,15 +157,14 @@ pub(super) fn warn(warnings: &[Diagnostic]) {
     warnings.iter().for_each(|warning| terminal::report(&warning.report(color)));
 }
 
-/// Reference to a policy object; `None` for other objects.
-pub(super) fn policy_of(object: &Object) -> Option<PolicyRef> {
-    match ObjectName::of(object) {
-        ObjectName::NetworkPolicy { namespace, name } => {
-            Some(PolicyRef { kind: PolicyKind::NetworkPolicy, namespace, name })
-        }
-        ObjectName::ClusterNetworkPolicy { kind, name } => {
-            Some(PolicyRef { kind, namespace: String::new(), name })
-        }
-        ObjectName::Pod(_) | ObjectName::Namespace(_) | ObjectName::Node(_) => None,
-    }
+/// Prints a note on policies in audit mode to standard error, with their fate.
+pub(super) fn note_audited(policies: &[PolicyRef], fate: &str) {
+    let Some(first) = policies.first() else { return };
+    let others = match policies.len() - 1 {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    terminal::note(&format!(
+        "note: policies in audit mode (palisade.dev/mode: audit) {fate}: {first}{others}"
+    ));
 }

@@ -6,26 +6,34 @@
 #![allow(clippy::doc_markdown)]
 
 mod apply;
+mod capture;
 mod compile;
+mod config;
 mod demo;
 mod diff;
+mod doctor;
 mod error;
 mod explain;
+mod flows;
 mod lab;
 mod lint;
 mod manifests;
 mod matrix;
 mod output;
+mod packaging;
 mod pktgen;
+mod rehearse;
 mod run;
 mod show;
 mod signals;
 mod socket;
+mod steer;
 mod test;
+mod top;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::printable;
 
@@ -75,9 +83,22 @@ Exit codes: 0 yes, 1 no, 2 usage error or failure.";
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArguments),
+    #[cfg(feature = "kubernetes")]
+    Agent(run::agent::AgentArguments),
+    Config(config::ConfigArguments),
+    Doctor(doctor::DoctorArguments),
     Compile(compile::CompileArguments),
     Apply(apply::ApplyArguments),
+    Shadow(rehearse::shadow::ShadowArguments),
+    Audit(rehearse::audit::AuditArguments),
     Show(show::ShowArguments),
+    Top(top::TopArguments),
+    Flows(flows::FlowsArguments),
+    Port(steer::port::PortArguments),
+    Pod(steer::pod::PodArguments),
+    Route(steer::route::RouteArguments),
+    Trace(capture::TraceArguments),
+    Capture(capture::CaptureArguments),
     Test(test::TestArguments),
     Explain(explain::ExplainArguments),
     Matrix(matrix::MatrixArguments),
@@ -86,19 +107,34 @@ enum Command {
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
     Pktgen(Box<pktgen::PktgenArguments>),
+    Completions(packaging::CompletionsArguments),
+    Man(packaging::ManArguments),
 }
 
 /// Runs the command of this process.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
     };
     let done = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        #[cfg(feature = "kubernetes")]
+        Command::Agent(arguments) => run::agent::agent(&arguments),
+        Command::Config(_) => config::config(),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Compile(arguments) => compile::compile(&arguments),
         Command::Apply(arguments) => apply::apply(&arguments),
+        Command::Shadow(arguments) => rehearse::shadow::shadow(&arguments),
+        Command::Audit(arguments) => rehearse::audit::audit(&arguments),
         Command::Show(arguments) => show::show(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Flows(arguments) => flows::flows(&arguments),
+        Command::Port(arguments) => steer::port::port(&arguments),
+        Command::Pod(arguments) => steer::pod::pod(&arguments),
+        Command::Route(arguments) => steer::route::route(&arguments),
+        Command::Trace(arguments) => capture::trace(&arguments),
+        Command::Capture(arguments) => capture::capture(&arguments),
         Command::Test(arguments) => test::test(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Matrix(arguments) => matrix::matrix(&arguments),
@@ -107,8 +143,19 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Pktgen(arguments) => pktgen::pktgen(&arguments),
+        Command::Completions(arguments) => packaging::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => packaging::man(&arguments, Arguments::command()),
     };
     done.unwrap_or_else(|failure| failure.report())
+}
+
+/// Parses the command line of this process.
+///
+/// clap's own rule gives a dumb terminal colours if `CI` is set, so that the environment is asked here.
+fn parse() -> Result<Arguments, clap::Error> {
+    let color = if terminal::forbids_colors() { ColorChoice::Never } else { ColorChoice::Auto };
+    let matches = Arguments::command().color(color).try_get_matches()?;
+    Arguments::from_arg_matches(&matches)
 }
 
 /// Prints a usage error, or the requested help.
@@ -121,4 +168,31 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     terminal::report(&safe);
     ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    use super::Arguments;
+
+    /// Commands below `command` whose option `--output` has no short form.
+    fn without_short_output(command: &Command) -> Vec<String> {
+        let own = command
+            .get_arguments()
+            .any(|argument| argument.get_long() == Some("output") && argument.get_short() != Some('o'));
+        let mut found: Vec<String> = command.get_subcommands().flat_map(without_short_output).collect();
+        found.extend(own.then(|| command.get_name().to_string()));
+        found
+    }
+
+    #[test]
+    fn output_has_the_same_short_form_everywhere() {
+        let mut command = Arguments::command();
+        command.build();
+        assert_eq!(without_short_output(&command), Vec::<String>::new());
+        assert!(command.find_subcommand("show").is_some_and(|show| {
+            show.get_arguments().any(|argument| argument.get_long() == Some("output"))
+        }));
+    }
 }

@@ -10,7 +10,14 @@ use crate::control::{Client, DEFAULT_SOCKET};
 #[derive(Debug, Args)]
 pub struct SocketArguments {
     /// Control socket of the switch
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, global = true)]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "PALISADE_SOCKET",
+        hide_env_values = true,
+        default_value = DEFAULT_SOCKET,
+        global = true
+    )]
     socket: PathBuf,
 }
 

@@ -3,6 +3,12 @@
 //! `config/palisade.toml` in the repository documents the same keys for operators, each with its default. A
 //! test compares the two.
 
+mod changes;
+mod cni;
+mod control;
+mod http;
+mod ipfix;
+mod log;
 mod read;
 mod settings;
 mod values;
@@ -13,12 +19,17 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::control::{DEFAULT_SOCKET, PortRoute};
+use crate::control::PortRoute;
 use crate::dataplane::{
-    ConntrackSettings, Gateway, Mac, Polling, PortKind, Settings, Timeouts as TimeoutSettings,
+    ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings, Timeouts as TimeoutSettings,
 };
 use crate::tables::PodName;
 
+pub use cni::Cni;
+pub use control::Control;
+pub use http::Http;
+pub use ipfix::Ipfix;
+pub use log::{Log, LogFormat};
 pub use read::ConfigError;
 pub use values::Cores;
 
@@ -35,7 +46,20 @@ pub struct Config {
     /// `[xdp]`.
     pub xdp: Xdp,
     /// `[control]`.
+    #[serde(deserialize_with = "control::section")]
     pub control: Control,
+    /// `[http]`.
+    #[serde(deserialize_with = "http::section")]
+    pub http: Http,
+    /// `[ipfix]`.
+    #[serde(deserialize_with = "ipfix::section")]
+    pub ipfix: Ipfix,
+    /// `[log]`.
+    pub log: Log,
+    /// `[cni]`.
+    pub cni: Cni,
+    /// `[hardening]`.
+    pub hardening: Hardening,
     /// `[gateway]`.
     pub gateway: Gateway,
     /// `[[ports]]`.
@@ -72,6 +96,8 @@ pub struct Workers {
     pub spin_us: u32,
     /// Whether workers poll the drivers of their ports themselves.
     pub prefer_busy_poll: bool,
+    /// Scheduling policy of the workers' threads.
+    pub scheduling: SchedulingPolicy,
     /// UMEM frames of each worker.
     #[serde(deserialize_with = "values::within::<_, _, 4096, 1_048_576>")]
     pub frames: usize,
@@ -89,6 +115,16 @@ pub enum PollingMode {
     Busy,
 }
 
+/// Scheduling policy of the workers' threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchedulingPolicy {
+    /// Workers share their cores with other threads.
+    Fair,
+    /// Workers come before all other threads of their cores.
+    RealTime,
+}
+
 /// `[xdp]`: programs in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -103,15 +139,20 @@ impl Default for Xdp {
     }
 }
 
-/// `[control]`: the control socket.
+/// `[hardening]`: rights that the switch gives up.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Control {
-    /// Path of the socket.
-    pub socket: PathBuf,
-    /// Permissions of the socket.
-    #[serde(deserialize_with = "values::mode")]
-    pub mode: u32,
+pub struct Hardening {
+    /// Whether Landlock restricts files.
+    pub landlock: bool,
+    /// Further directories below which files are read.
+    pub readable: Vec<PathBuf>,
+}
+
+impl Default for Hardening {
+    fn default() -> Hardening {
+        Hardening { landlock: true, readable: Vec::new() }
+    }
 }
 
 /// `[[ports]]`: a port to open at start.
@@ -164,14 +205,31 @@ pub struct Conntrack {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
+    /// Place that objects come from.
+    pub source: SourceKind,
+    /// Credentials of the Kubernetes API. Absent: as `kubectl` finds them, or those of the pod.
+    pub kubeconfig: Option<PathBuf>,
     /// Directory (or file) of manifests.
     pub directory: Option<PathBuf>,
     /// Name of this node, whose pods get tables. All pods get tables where absent.
     pub node: Option<String>,
     /// Fate of traffic of pods that the tables do not know.
     pub fail: Fail,
+    /// Answer to the sender of a packet that policy denies.
+    pub denied: Denied,
     /// Whether changes of the directory are loaded.
     pub watch: bool,
+}
+
+/// Place that objects come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceKind {
+    /// The policy directory, or requests on the control socket.
+    #[default]
+    Directory,
+    /// The Kubernetes API.
+    Kubernetes,
 }
 
 /// Fate of traffic of pods that the tables do not know.
@@ -183,6 +241,17 @@ pub enum Fail {
     Closed,
     /// It passes.
     Open,
+}
+
+/// Answer to the sender of a packet that policy denies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Denied {
+    /// None.
+    #[default]
+    Drop,
+    /// A TCP reset, or an ICMP error.
+    Reject,
 }
 
 macro_rules! timeouts {
@@ -253,15 +322,13 @@ impl Default for Workers {
             polling,
             spin_us,
             prefer_busy_poll: settings.prefer_busy_poll,
+            scheduling: match settings.scheduling {
+                Scheduling::Fair => SchedulingPolicy::Fair,
+                Scheduling::RealTime => SchedulingPolicy::RealTime,
+            },
             frames: settings.frames_per_worker,
             huge_pages: settings.huge_pages,
         }
-    }
-}
-
-impl Default for Control {
-    fn default() -> Control {
-        Control { socket: DEFAULT_SOCKET.into(), mode: 0o660 }
     }
 }
 
@@ -281,7 +348,15 @@ impl Default for Conntrack {
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { directory: None, node: None, fail: Fail::Closed, watch: true }
+        Policy {
+            source: SourceKind::Directory,
+            kubeconfig: None,
+            directory: None,
+            node: None,
+            fail: Fail::Closed,
+            denied: Denied::Drop,
+            watch: true,
+        }
     }
 }
 

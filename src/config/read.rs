@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::{Config, PortConfig};
-use crate::control::{ApiError, validate_pod, validate_port};
+use crate::control::{ApiError, validate_pod, validate_port, validate_route};
 use crate::limits::POD_PREFIXES_MAX;
 
 /// Reason for which a configuration is rejected.
@@ -43,12 +43,21 @@ impl Config {
         let base = path.parent().unwrap_or(Path::new(""));
         config.xdp.pin_directory = base.join(&config.xdp.pin_directory);
         config.control.socket = base.join(&config.control.socket);
+        config.control.read_only_socket = config.control.read_only_socket.map(|path| base.join(path));
+        config.http.token_file = config.http.token_file.map(|file| base.join(file));
         config.conntrack.directory =
             config.conntrack.directory.map(|directory| match directory.as_os_str() {
                 none if none.is_empty() => directory,
                 _ => base.join(directory),
             });
+        config.cni.directory = config.cni.directory.map(|directory| match directory.as_os_str() {
+            none if none.is_empty() => directory,
+            _ => base.join(directory),
+        });
+        let readable = std::mem::take(&mut config.hardening.readable);
+        config.hardening.readable = readable.into_iter().map(|path| base.join(path)).collect();
         config.policy.directory = config.policy.directory.map(|directory| base.join(directory));
+        config.policy.kubeconfig = config.policy.kubeconfig.map(|file| base.join(file));
         Ok(config)
     }
 
@@ -88,8 +97,12 @@ impl Config {
                 let hint = nearest(&route.port, &names);
                 return Err(("routes", i, format!(".port: there is no port named {:?}{hint}", route.port)));
             }
-            if route.next_hop.is_some_and(|hop| hop.is_ipv4() != route.prefix.addr().is_ipv4()) {
-                return Err(("routes", i, ".next_hop: is not of the prefix's address family".to_owned()));
+            match validate_route(route) {
+                Err(ApiError::Field { field, reason }) => {
+                    return Err(("routes", i, format!(".{field}: {reason}")));
+                }
+                Err(other) => return Err(("routes", i, format!(": {other}"))),
+                Ok(()) => {}
             }
         }
         Ok(())
@@ -224,7 +237,18 @@ mod tests {
             let key = line.split('=').next().unwrap_or_default();
             documented.extend(key.trim_matches(|c: char| "[] ".contains(c)).split('.').map(str::to_owned));
         }
-        let sections = ["workers", "control", "gateway", "conntrack", "conntrack.timeouts", "policy"];
+        let sections = [
+            "workers",
+            "control",
+            "http",
+            "ipfix",
+            "log",
+            "hardening",
+            "gateway",
+            "conntrack",
+            "conntrack.timeouts",
+            "policy",
+        ];
         let probes = sections.iter().map(|section| format!("[{section}]\nxyzzy = 1"));
         let lists = ["ports", "routes"].iter().map(|list| format!("[[{list}]]\nxyzzy = 1"));
         for probe in probes.chain(lists).chain(["xyzzy = 1".to_owned()]) {
@@ -282,7 +306,24 @@ mod tests {
                 "control.mode: invalid value: string \"0999\", expected octal permissions",
             ),
             ("[gateway]\nmac = \"02:00\"", ":2: gateway.mac: \"02:00\" is not an Ethernet address"),
+            (
+                "\n[control]\nread_only_socket = \"/run/palisade/control.sock\"",
+                ":2: control: read_only_socket: is the control socket too",
+            ),
+            (
+                "[control]\nread_only_group = \"x\"",
+                ":1: control: read_only_group: there is no read_only_socket",
+            ),
+            (
+                "[http]\nlisten = \"9640\"",
+                ":2: http.listen: invalid value: string \"9640\", expected an IP address",
+            ),
+            (
+                "\n[http]\nlisten = \"0.0.0.0:9640\"",
+                ":2: http: listen: other machines may reach 0.0.0.0:9640, and no token_file is configured",
+            ),
             ("[[routes]]\nprefix = \"10.0.0.0/33\"\nport = \"up\"", ":2: routes[0].prefix: "),
+            ("[ipfix]\ncollector = \"[::1]:0\"", ":1: ipfix: collector: has port 0"),
             ("a = = b", ":1: "),
         ] {
             let said = error(text);

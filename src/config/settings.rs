@@ -1,14 +1,27 @@
 //! Conversions of the configuration into settings of dataplane and control side, and into requests.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{Config, Cores, Fail, OnStop, PollingMode, PortConfig};
+use super::{Config, Cores, Denied, Fail, OnStop, PollingMode, PortConfig, SchedulingPolicy};
+use crate::cni::directory_beside;
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, PortKind, Settings};
+use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, PortKind, Scheduling, Settings};
 use crate::tables::PodName;
 
 impl Config {
+    /// Directory of the records of attached containers; `None` where a start attaches none.
+    pub fn cni_directory(&self) -> Option<PathBuf> {
+        match &self.cni.directory {
+            None => Some(directory_beside(&self.control.socket)),
+            Some(none) if none.as_os_str().is_empty() => None,
+            Some(directory) => Some(directory.clone()),
+        }
+    }
+
     /// Converts to settings of the dataplane. Fails if the process may not run on one of the cores.
     pub fn dataplane_settings(&self) -> Result<Settings, String> {
         let workers = &self.workers;
@@ -21,6 +34,10 @@ impl Config {
                 PollingMode::Busy => Polling::Busy,
             },
             prefer_busy_poll: workers.prefer_busy_poll,
+            scheduling: match workers.scheduling {
+                SchedulingPolicy::Fair => Scheduling::Fair,
+                SchedulingPolicy::RealTime => Scheduling::RealTime,
+            },
             needs_xdp: self.ports.is_empty() || self.ports.iter().any(|port| port.kind != PortKind::Tap),
             pin_directory: self.xdp.pin_directory.clone(),
             conntrack: ConntrackSettings {
@@ -35,7 +52,7 @@ impl Config {
 
     /// Location of the flow table: beside the control socket, which differs for each switch of a node, unless
     /// configured otherwise.
-    fn flow_memory(&self) -> FlowMemory {
+    pub(crate) fn flow_memory(&self) -> FlowMemory {
         match &self.conntrack.directory {
             Some(none) if none.as_os_str().is_empty() => FlowMemory::Process,
             Some(path) => FlowMemory::Directory { path: path.clone(), fallback: None },
@@ -49,14 +66,19 @@ impl Config {
             cores,
             gateway: self.gateway.clone(),
             fail_open: self.policy.fail == Fail::Open,
+            rejects: self.policy.denied == Denied::Reject,
             detach: self.on_stop == OnStop::Detach,
+            denied_interval: Duration::from_secs(self.log.denied_interval_s.into()),
             pod_prefixes: self.pod_prefixes.iter().map(ipnet::IpNet::trunc).collect(),
-            routes: self
-                .routes
-                .iter()
-                .map(|route| PortRoute { prefix: route.prefix.trunc(), ..route.clone() })
-                .collect(),
+            routes: self.port_routes(),
+            ipfix: self.ipfix.settings(),
         }
+    }
+
+    /// Routes with the host bits of their prefixes cleared.
+    pub fn port_routes(&self) -> Vec<PortRoute> {
+        let routes = self.routes.iter();
+        routes.map(|route| PortRoute { prefix: route.prefix.trunc(), ..route.clone() }).collect()
     }
 }
 

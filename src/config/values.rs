@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
@@ -98,4 +99,14 @@ pub(super) fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D:
     }
 
     deserializer.deserialize_str(Mode)
+}
+
+/// Deserializes an address with a port, or an empty text for none.
+pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let expected = &"an IP address and a port, such as \"127.0.0.1:9640\", or \"\"";
+    text.parse().map(Some).map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), expected))
 }

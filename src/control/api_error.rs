@@ -2,9 +2,13 @@
 
 use std::net::IpAddr;
 
-use crate::dataplane::{NotTaken, PortError, PortKind};
+use ipnet::IpNet;
+
+use crate::dataplane::{FlowsLeft, NotTaken, PortError, PortKind};
+use crate::ids::Generation;
+use crate::limits::{CAPTURES_MAX, FOLLOWERS_MAX, ROUTES_MAX};
 use crate::policy::testcase::ProbeError;
-use crate::tables::{PodName, TablesError};
+use crate::tables::{PodName, ServicesError, TablesError};
 
 /// Reason for which the switch rejects a request.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +27,80 @@ pub enum ApiError {
         /// Requested name.
         name: String,
     },
+    /// No pod is behind the port, so that no flow begins there anyway.
+    #[error(
+        "port {port:?} has no pod, and only ports with a pod are drained: `palisade show ports` lists the pods"
+    )]
+    NothingToDrain {
+        /// Name of the port.
+        port: String,
+    },
+    /// No route has this prefix.
+    #[error("there is no configured route to {prefix}: `palisade route list` lists the routes")]
+    NoRoute {
+        /// Requested prefix.
+        prefix: IpNet,
+    },
+    /// Another route has this prefix.
+    #[error("a route to {prefix} exists already, to port {port:?}: remove it first")]
+    RouteExists {
+        /// Requested prefix.
+        prefix: IpNet,
+        /// Name of the port that the other route leads to.
+        port: String,
+    },
+    /// There are as many routes as there may be.
+    #[error("there are {ROUTES_MAX} routes already, the limit: remove some")]
+    TooManyRoutes,
+    /// The loaded tables do not know the pod.
+    #[error(
+        "the loaded tables do not know pod {pod}: `palisade show pods` lists the attached pods, and `palisade apply` \
+         loads the tables of others"
+    )]
+    PodWithoutTables {
+        /// Requested pod.
+        pod: PodName,
+    },
+    /// No capture has this number.
+    #[error("there is no capture {number}: one ends ten seconds after the last request for its packets")]
+    NoCapture {
+        /// Requested number.
+        number: u64,
+    },
+    /// No candidate tables are loaded.
+    #[error("no candidate tables are loaded: `palisade apply --shadow` loads some")]
+    NoShadow,
+    /// Other tables have come into force since the load of the candidate.
+    #[error(
+        "the tables in force have changed since the candidate was loaded, and promoting it would undo that: load it again \
+         (`palisade apply --shadow`), or replace them all the same (`palisade shadow promote --replace`, `?replace=true`)"
+    )]
+    ShadowOutdated,
+    /// A difference of an audit has another base.
+    #[error(
+        "the difference applies to revision {of} of the audit, and {current}: read it again, or put whole tables",
+        current = current.map_or_else(|| "no audit is loaded".to_owned(), |is| format!("revision {is} is loaded"))
+    )]
+    AuditRevision {
+        /// Base of the difference.
+        of: u64,
+        /// Loaded revision.
+        current: Option<u64>,
+    },
+    /// There are as many captures as may run at the same time.
+    #[error("{CAPTURES_MAX} captures run already: end one, or wait ten seconds after its client has ended")]
+    TooManyCaptures,
+    /// There are as many readers of events as there may be, or the switch stops.
+    #[error("{FOLLOWERS_MAX} readers follow flows already, or the switch stops: end one of them")]
+    TooManyFollowers,
+    /// A flush without a filter.
+    #[error(
+        "a flush without a filter cuts every connection of the node: give a filter, or `--all` (`?all=true`) if that is meant"
+    )]
+    FlushOfAll,
+    /// Workers have not ended all flows of a flush.
+    #[error(transparent)]
+    FlowsLeft(#[from] FlowsLeft),
     /// Another port has this name.
     #[error(
         "port {name:?} exists already, on interface {interface}: remove it first, or choose another name"
@@ -118,6 +196,23 @@ pub enum ApiError {
     /// The tables are invalid, or the difference has another base.
     #[error(transparent)]
     Tables(#[from] TablesError),
+    /// The Services are invalid.
+    #[error(transparent)]
+    Services(#[from] ServicesError),
+    /// A difference needs loaded Services as its base.
+    #[error("no Services are loaded, so a difference has no base: put a whole table of Services first")]
+    NoServicesBase,
+    /// The loaded Services are others than those that the difference changes.
+    #[error(
+        "the difference is to the Services of generation {base}, and others have been loaded since (the switch is at {current}): \
+         put a whole table of Services"
+    )]
+    ServicesBase {
+        /// Base of the difference.
+        base: Generation,
+        /// Generation that the workers use.
+        current: Generation,
+    },
     /// The dataplane does not open or close the port.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -132,7 +227,11 @@ impl ApiError {
         match self {
             ApiError::NoPort { .. }
             | ApiError::NoPod { .. }
+            | ApiError::NoRoute { .. }
             | ApiError::NoTables
+            | ApiError::NoCapture { .. }
+            | ApiError::PodWithoutTables { .. }
+            | ApiError::NoShadow
             | ApiError::Probe(ProbeError::UnknownPod { .. }) => 404,
             ApiError::PortExists { .. }
             | ApiError::InterfaceTaken { .. }
@@ -140,23 +239,34 @@ impl ApiError {
             | ApiError::PortHasPod { .. }
             | ApiError::PodExists { .. }
             | ApiError::AddressTaken { .. }
+            | ApiError::RouteExists { .. }
+            | ApiError::TooManyRoutes
             | ApiError::NoBase
+            | ApiError::ShadowOutdated
+            | ApiError::AuditRevision { .. }
+            | ApiError::NoServicesBase
+            | ApiError::ServicesBase { .. }
+            | ApiError::TooManyCaptures
+            | ApiError::TooManyFollowers
             | ApiError::Tables(TablesError::Base { .. })
             | ApiError::Port(
                 PortError::Taken { .. } | PortError::Foreign { .. } | PortError::TooMany { .. },
             ) => 409,
             ApiError::Field { .. }
+            | ApiError::FlushOfAll
             | ApiError::WrongKind { .. }
+            | ApiError::NothingToDrain { .. }
             | ApiError::NoPodCovered { .. }
             | ApiError::Probe(_)
             | ApiError::Tables(_)
+            | ApiError::Services(_)
             | ApiError::Port(
                 PortError::NoInterface { .. }
                 | PortError::NoNamespace { .. }
                 | PortError::NoQueue { .. }
                 | PortError::Mtu { .. },
             ) => 422,
-            ApiError::NotTaken(_) => 503,
+            ApiError::NotTaken(_) | ApiError::FlowsLeft(_) => 503,
             ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }
     }

@@ -1,14 +1,14 @@
 //! Explanation of a new connection's path in sentences, with the names of ports and pods, for `GET
 //! /v1/explain`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::SwitchSettings;
-use super::protocol::PortState;
+use super::protocol::{PortState, RouteInfo, hits_text};
 use super::state::{PortRecord, State};
 use crate::dataplane::{DropReason, FlowPath, PathHop, PathSide, PortKind};
 use crate::ids::{ClassId, Generation, PortId};
@@ -30,10 +30,16 @@ pub struct PathReport {
     pub dropped: Option<DropReason>,
     /// Steps of the path, in order.
     pub steps: Vec<PathStep>,
+    /// Routes of the source and the destination address, with port and neighbour, as the workers use them.
+    #[serde(default)]
+    pub routes: [Option<RouteInfo>; 2],
     /// Decision of the source pod's egress table, where the source is a pod of this node.
     pub egress: Option<SideReport>,
     /// Decision of the destination pod's ingress table, where the destination is a pod of this node.
     pub ingress: Option<SideReport>,
+    /// Decision that would deny the connection if the policies in audit mode were enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<RuleOrigin>,
 }
 
 /// A step of the path.
@@ -82,6 +88,9 @@ pub struct SideReport {
     pub decided_by: RuleOrigin,
     /// Origin in words.
     pub reason: String,
+    /// Decisions of this origin so far, at all pods: flows if allowed, packets if denied.
+    #[serde(default)]
+    pub hits: u64,
     /// Class of the peer's address. `None` where traffic from the pod's own node passes without a table
     /// look-up.
     pub peer_class: Option<ClassId>,
@@ -98,6 +107,31 @@ pub struct SpanReport {
     pub verdict: Verdict,
     /// Origin of the decision in words.
     pub reason: String,
+    /// Decisions of this origin so far, at all pods: flows if allowed, packets if denied.
+    #[serde(default)]
+    pub hits: u64,
+}
+
+/// State that changes with the traffic.
+pub(super) struct LiveState<'a> {
+    /// Routes of the source and the destination address.
+    routes: [Option<RouteInfo>; 2],
+    /// Decisions since the start.
+    hits: &'a BTreeMap<(&'a RuleOrigin, Verdict), u64>,
+}
+
+impl<'a> LiveState<'a> {
+    pub(super) fn new(
+        routes: [Option<RouteInfo>; 2],
+        hits: &'a BTreeMap<(&'a RuleOrigin, Verdict), u64>,
+    ) -> LiveState<'a> {
+        LiveState { routes, hits }
+    }
+
+    /// Number of decisions with this verdict and origin.
+    fn hits(&self, verdict: Verdict, origin: &RuleOrigin) -> u64 {
+        self.hits.get(&(origin, verdict)).copied().unwrap_or(0)
+    }
 }
 
 /// Describes a path. `ends` are the endpoints of the request.
@@ -106,11 +140,12 @@ pub(super) fn report(
     ends: [&Endpoint; 2],
     state: &State,
     settings: &SwitchSettings,
+    live: &LiveState<'_>,
 ) -> PathReport {
     let words = PathWriter { path, state, settings };
     let dropped = path.dropped.or(path.reply_dropped);
     let side = |side: &Option<PathSide>, pod: &Option<PodName>, direction| {
-        Some(side_report(side.as_ref()?, pod.as_ref()?, direction))
+        Some(side_report(side.as_ref()?, pod.as_ref()?, direction, live))
     };
     let states = words.states(ends);
     let dropped = dropped.or_else(|| (!states.is_empty()).then_some(DropReason::PortDown));
@@ -125,8 +160,10 @@ pub(super) fn report(
         verdict: if dropped.is_some() { Verdict::Deny } else { Verdict::Allow },
         dropped,
         steps,
+        routes: live.routes.clone(),
         egress: side(&path.egress, &path.source_pod, Direction::Egress),
         ingress: side(&path.ingress, &path.destination_pod, Direction::Ingress),
+        audit: None,
     }
 }
 
@@ -238,7 +275,7 @@ impl PathWriter<'_> {
     /// Names a configured route that would cover the address if its port were open.
     fn unused_route(&self, address: IpAddr) -> String {
         let is_unused = |port: &String| !self.state.ports.contains_key(port);
-        let mut routes = self.settings.routes.iter();
+        let mut routes = self.state.routes.iter();
         let unused = routes.find(|route| route.prefix.contains(&address) && is_unused(&route.port));
         unused.map_or_else(
             || ": a [[routes]] entry of the configuration would lead there".to_owned(),
@@ -299,7 +336,7 @@ impl PathWriter<'_> {
     }
 }
 
-fn side_report(side: &PathSide, pod: &PodName, direction: Direction) -> SideReport {
+fn side_report(side: &PathSide, pod: &PodName, direction: Direction, live: &LiveState<'_>) -> SideReport {
     let rest = if side.row.len() == 1 { "everything" } else { "everything else" };
     let row = side.row.iter().map(|span| SpanReport {
         ports: span
@@ -307,6 +344,7 @@ fn side_report(side: &PathSide, pod: &PodName, direction: Direction) -> SideRepo
             .map_or_else(|| rest.to_owned(), |(protocol, first, last)| display::ports(protocol, first, last)),
         verdict: span.verdict,
         reason: span.decided_by.to_string(),
+        hits: live.hits(span.verdict, &span.decided_by),
     });
     SideReport {
         pod: pod.clone(),
@@ -314,6 +352,7 @@ fn side_report(side: &PathSide, pod: &PodName, direction: Direction) -> SideRepo
         verdict: side.verdict,
         decided_by: side.decided_by.clone(),
         reason: side.decided_by.to_string(),
+        hits: live.hits(side.verdict, &side.decided_by),
         peer_class: side.peer_class,
         row: row.collect(),
     }
@@ -326,18 +365,33 @@ impl fmt::Display for PathReport {
         for step in &self.steps {
             writeln!(f, "  {}{}", if step.passes { "" } else { "DROPPED: " }, step.text)?;
         }
-        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))
+        for (end, route) in [(self.flow.src, &self.routes[0]), (self.flow.dst, &self.routes[1])] {
+            if let Some(route) = route {
+                writeln!(f, "  {end} now: route {route}")?;
+            }
+        }
+        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))?;
+        self.audit.iter().try_for_each(|origin| writeln!(f, "  would be denied by {origin} (audit)"))
     }
 }
 
 impl fmt::Display for SideReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  {} of {}: {}: {}", self.direction, self.pod, word(self.verdict), self.reason)?;
+        let hits = hits_text(self.verdict, self.hits);
+        writeln!(
+            f,
+            "  {} of {}: {}: {} ({hits})",
+            self.direction,
+            self.pod,
+            word(self.verdict),
+            self.reason
+        )?;
         let Some(class) = self.peer_class else { return Ok(()) };
         writeln!(f, "    the table on addresses like the other end (class {class}):")?;
-        self.row
-            .iter()
-            .try_for_each(|span| writeln!(f, "      {}: {}: {}", span.ports, word(span.verdict), span.reason))
+        self.row.iter().try_for_each(|span| {
+            let hits = hits_text(span.verdict, span.hits);
+            writeln!(f, "      {}: {}: {} ({hits})", span.ports, word(span.verdict), span.reason)
+        })
     }
 }
 

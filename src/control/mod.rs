@@ -1,4 +1,4 @@
-//! Control API: HTTP with JSON on a Unix socket.
+//! Control API: HTTP with JSON on a Unix socket, and metrics, probes and status on a TCP listener.
 //!
 //! A [`Client`] sends requests, and a [`Server`] passes them to the [`Switch`]. The switch validates each
 //! request, builds a new desired state and publishes it to the dataplane through [`DataplaneApi`](crate::dataplane::DataplaneApi). The module
@@ -7,25 +7,44 @@
 pub mod protocol;
 
 mod api_error;
+mod captures;
+mod dashboard;
+mod deny_log;
+mod drops;
 pub mod explain;
+mod frame_summary;
+mod health;
+mod in_force;
+mod ipfix;
+mod metrics;
+mod rehearsal;
+mod services;
 mod settings;
 mod state;
+mod steering;
 mod switch;
 mod validation;
 
+mod background;
+mod flows;
 mod interface_monitor;
 mod server;
 
 mod client;
 
 pub use api_error::ApiError;
+pub(crate) use background::DropCollector;
+pub use background::FlowExporter;
 pub use client::{Client, ClientError};
+pub use drops::DropFilter;
+pub(crate) use frame_summary::summarize;
 pub(crate) use interface_monitor::InterfaceMonitor;
-pub use server::{BoundSocket, Server, ServerError};
-pub(crate) use server::{avoid_worker_cores, raise_descriptor_limit};
-pub use settings::{CoverageCheck, PortRoute, SwitchSettings};
+pub use metrics::Format as MetricsFormat;
+pub use server::{BoundSocket, HttpListener, Server, ServerError, SocketPlace};
+pub(crate) use server::{avoid_worker_cores, http_needs_token, needs_token, raise_descriptor_limit};
+pub use settings::{CoverageCheck, IpfixSettings, PortRoute, SwitchSettings};
 pub use switch::Switch;
-pub(crate) use validation::{validate_pod, validate_port};
+pub(crate) use validation::{validate_pod, validate_port, validate_route};
 
 /// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

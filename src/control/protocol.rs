@@ -5,25 +5,68 @@
 //! | `GET /v1/status` | | [`Status`] |
 //! | `GET /v1/tables` | | [`TablesSummary`] |
 //! | `GET /v1/tables/document` | | `RuleTables`; 404 while none are loaded |
+//! | `POST /v1/tables/check?allow_empty=BOOL` | `RuleTables` | [`Checked`]; errors as of `PUT /v1/tables`; changes nothing |
+//! | `GET /v1/acls/{namespace}/{name}` | | [`AclReport`]; 404 for a pod without tables |
+//! | `GET /v1/classes` | | [`ClassesReport`] |
+//! | `GET /v1/policies` | | [`PoliciesReport`] |
+//! | `GET /v1/routes` | | list of [`RouteInfo`] |
+//! | `PUT /v1/routes/{address}/{length}` | [`RouteRequest`] | [`RouteInfo`] |
+//! | `DELETE /v1/routes/{address}/{length}` | | 204 |
 //! | `PUT /v1/tables?allow_empty=BOOL` | `RuleTables` | [`Loaded`]; 422 if they know none of the attached pods |
 //! | `PATCH /v1/tables?allow_empty=BOOL` | [`TablesPatch`] | [`Loaded`]; 409 if the base does not match, 422 if the last known pod goes |
 //! | `DELETE /v1/tables` | | [`Loaded`]; traffic of pods is dropped again |
+//! | `PUT /v1/shadow?allow_empty=BOOL` | `RuleTables` | [`ShadowReport`]; candidate tables, which are not enforced |
+//! | `GET /v1/shadow` | | [`ShadowReport`]; 404 without candidate tables |
+//! | `POST /v1/shadow/promote?allow_empty=BOOL&replace=BOOL` | | [`Loaded`]; the candidate replaces the tables in force; 409 if these have changed since its load, without `replace` |
+//! | `DELETE /v1/shadow` | | 204 |
+//! | `PUT /v1/audit` | [`AuditTables`] | [`AuditReport`]; 409 if the base is not in force |
+//! | `PATCH /v1/audit` | [`AuditPatch`] | [`AuditReport`]; 409 if one of the bases does not match |
+//! | `GET /v1/audit` | | [`AuditReport`] |
+//! | `DELETE /v1/audit` | | 204; no policy is audited |
+//! | `GET /v1/services` | | [`ServicesReport`] |
+//! | `PUT /v1/services` | [`ServiceTable`](crate::tables::ServiceTable) | [`Loaded`]; an empty one ends translation |
+//! | `PATCH /v1/services` | [`ServicesPatch`] | [`Loaded`]; 409 if the base does not match |
+//! | `PUT /v1/source` | [`SourceReport`] | 204; the state of an agent, for status, readiness and metrics |
 //! | `GET /v1/ports` | | list of [`PortInfo`] |
 //! | `PUT /v1/ports/{name}` | [`PortRequest`] | [`PortInfo`] |
 //! | `DELETE /v1/ports/{name}?detach=BOOL` | | 204; `detach` defaults to `on_stop` of the configuration |
+//! | `PUT /v1/ports/{name}/drain` | | [`PortFlows`]; no flow from or to the port's pod begins |
+//! | `DELETE /v1/ports/{name}/drain` | | [`PortFlows`] |
+//! | `GET /v1/flows/ports` | | list of [`PortFlows`] |
 //! | `GET /v1/pods` | | list of [`PodInfo`] |
 //! | `PUT /v1/pods/{namespace}/{name}` | [`PodRequest`] | [`PodInfo`] |
 //! | `DELETE /v1/pods/{namespace}/{name}` | | 204 |
 //! | `GET /v1/counters` | | [`CountersReport`] |
-//! | `GET /v1/flows?max=N&pod=NAMESPACE/NAME` | | list of `FlowInfo` |
+//! | `GET /v1/workers` | | list of [`WorkerTimes`](crate::dataplane::WorkerTimes) |
+//! | `GET /v1/drops?after=N&max=N&reason=R&port=NAME&pod=NAMESPACE/NAME` | | [`DropsReport`] |
+//! | `POST /v1/captures` | [`CaptureRequest`] | [`CaptureStarted`] |
+//! | `GET /v1/captures/{number}` | | [`CaptureReport`]; a capture ends without such a request in ten seconds |
+//! | `DELETE /v1/captures/{number}` | | 204 |
+//! | `GET /v1/flows?FILTERS&sort=bytes\|packets\|age\|idle&limit=N&by_pod=BOOL` | | [`FlowsReport`] |
+//! | `DELETE /v1/flows?FILTERS` or `?all=true` | | [`FlowsEnded`]; ends the flows |
+//! | `GET /v1/flows/events?FILTERS` | | stream of lines, each a [`FlowEventLine`] as JSON |
 //! | `GET /v1/explain?from=END&to=END&protocol=P&port=N` | | list of [`PathReport`](super::explain::PathReport), one for each address family |
+//!
+//! `FILTERS` of flows are `pod=NAMESPACE/NAME`, `address=PREFIX`, `port=N` or `N-M`, `protocol=P` and `state=NAME`: see
+//! [`FlowQuery`].
 //!
 //! Every error response is a [`Problem`] with a 4xx or 5xx status.
 
+mod flows;
+mod in_force;
+mod ipfix;
+mod observation;
+mod rehearsal;
+mod services;
+mod source;
+mod steering;
+
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{
@@ -31,6 +74,27 @@ use crate::dataplane::{
 };
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
+
+pub use self::flows::{
+    AddressPrefix, FlowEventLine, FlowEventRecord, FlowHolder, FlowQuery, FlowRecord, FlowSort, FlowsEnded,
+    FlowsReport, PortRange,
+};
+pub(crate) use self::in_force::hits_text;
+pub use self::in_force::{
+    AclDecision, AclDirection, AclEntry, AclReport, Checked, ClassInfo, ClassesReport, Peers, PoliciesReport,
+    PolicyInForce, RouteInfo,
+};
+pub use self::ipfix::IpfixReport;
+pub use self::observation::{
+    CaptureReport, CaptureRequest, CaptureStarted, DropRecord, DropsReport, PacketRecord, PacketVerdictName,
+};
+pub use self::rehearsal::{
+    AuditDenial, AuditPatch, AuditReport, AuditTables, AuditedPolicy, ShadowDisagreement, ShadowReport,
+    ShadowVerdict,
+};
+pub use self::services::{BackendReport, ServiceReport, ServicesPatch, ServicesReport};
+pub use self::source::{SourceAway, SourceReport, SourceStatus, Unenforced};
+pub use self::steering::{PortFlows, RouteRequest};
 
 /// Status of the switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +124,22 @@ pub struct Status {
     /// Last reload of the watched directory, if it was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_reload: Option<RejectedReload>,
+    /// Addresses by which the pods know the switch, their gateway.
+    #[serde(default)]
+    pub gateway: Vec<IpAddr>,
+    /// Least MTU of the uplinks, bytes; `None` without an uplink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink_mtu: Option<u32>,
+    /// Prefixes that only pods of this node have addresses of: those of the configuration, then those that an agent
+    /// follows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pod_prefixes: Vec<IpNet>,
+    /// Agent that follows the Kubernetes API, if one has reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceStatus>,
+    /// Export of flows, if a collector is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipfix: Option<IpfixReport>,
 }
 
 /// Source of policy.
@@ -70,6 +150,11 @@ pub enum PolicySource {
     Directory {
         /// Path of the directory.
         path: PathBuf,
+    },
+    /// The Kubernetes API, followed by the switch itself.
+    Kubernetes {
+        /// Address of the API server.
+        server: String,
     },
     /// A request on the control socket.
     ControlSocket {
@@ -229,6 +314,16 @@ pub enum PortState {
     Unguarded,
 }
 
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            PortState::Up => "up",
+            PortState::Down => "down",
+            PortState::Unguarded => "unguarded",
+        })
+    }
+}
+
 /// Port of the switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
@@ -248,6 +343,9 @@ pub struct PortInfo {
     pub report: PortReport,
     /// Pod behind the port.
     pub pod: Option<PodName>,
+    /// Whether the port is drained: no flow from or to the pod begins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
 }
 
 /// Pod to attach.

@@ -1,6 +1,7 @@
 //! Settings of a switch that hold from its start to its end.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -16,12 +17,31 @@ pub struct SwitchSettings {
     pub gateway: Gateway,
     /// Whether traffic of pods that the tables do not know passes. Off: it is dropped.
     pub fail_open: bool,
+    /// Whether senders of packets that policy denies get an answer: a TCP reset, or an ICMP error.
+    pub rejects: bool,
     /// Whether the kernel gets the interface of a removed port back. Off: the XDP program stays and drops every frame.
     pub detach: bool,
+    /// Interval of reports on denied packets in the log; zero for none.
+    pub denied_interval: Duration,
     /// Prefixes that only pods of this node have addresses of.
     pub pod_prefixes: Vec<IpNet>,
-    /// Routes, in the order of the configuration.
+    /// Routes at the start, in the order of the configuration.
     pub routes: Vec<PortRoute>,
+    /// Export of flows to a collector, if there is one.
+    pub ipfix: Option<IpfixSettings>,
+}
+
+/// Settings of the export of flows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpfixSettings {
+    /// Address of the collector, UDP.
+    pub collector: SocketAddr,
+    /// Number of the switch among those that share an address.
+    pub observation_domain: u32,
+    /// Time after which a flow that goes on gets a record.
+    pub active_timeout: Duration,
+    /// Interval of the templates.
+    pub template_interval: Duration,
 }
 
 /// A route to a port by the port's name. It is in force while the port is open.

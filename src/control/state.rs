@@ -5,11 +5,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::protocol::{PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
-use super::{ApiError, CoverageCheck, SwitchSettings};
-use crate::dataplane::{DesiredState, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route};
+use super::protocol::{
+    PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, RouteInfo, TablesSummary,
+};
+use super::{ApiError, CoverageCheck, PortRoute, SwitchSettings};
+use crate::dataplane::{
+    DesiredState, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route, RouteOrigin,
+    RouteReport,
+};
 use crate::ids::{AttachmentId, Generation, PortId};
-use crate::tables::{PodName, RuleTables};
+use crate::tables::{PodName, RuleTables, ServiceSet};
 
 /// Ports, pods and tables of one generation.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +31,18 @@ pub(super) struct State {
     pub(super) ports: BTreeMap<String, PortRecord>,
     /// Pods by name.
     pub(super) pods: BTreeMap<PodName, PodRecord>,
+    /// Configured routes.
+    pub(super) routes: Arc<[PortRoute]>,
+    /// Loaded Services.
+    pub(super) services: Option<LoadedServices>,
+}
+
+/// Loaded Services.
+#[derive(Debug, Clone)]
+pub(super) struct LoadedServices {
+    pub(super) set: Arc<ServiceSet>,
+    /// Generation in which they were loaded or changed last.
+    pub(super) since: Generation,
 }
 
 /// Port of the switch.
@@ -49,9 +66,17 @@ pub(super) struct PodRecord {
     pub(super) attachment: AttachmentId,
     /// Request that attached the pod. Its port exists as long as the pod does.
     pub(super) request: PodRequest,
+    /// Whether its port is drained: no flow from or to the pod begins.
+    pub(super) draining: bool,
 }
 
 impl State {
+    /// Least MTU of the uplinks.
+    pub(super) fn uplink_mtu(&self) -> Option<u32> {
+        let uplinks = self.ports.values().filter(|port| port.spec.kind == PortKind::Uplink);
+        uplinks.map(|port| port.report.mtu).min()
+    }
+
     /// Builds the desired state for the dataplane. A configured route is in force while its port is open.
     pub(super) fn desired(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
@@ -65,7 +90,7 @@ impl State {
                 mac: pod.request.mac,
             })
         };
-        let routes = settings.routes.iter().filter_map(|route| {
+        let routes = self.routes.iter().filter_map(|route| {
             Some(Route { prefix: route.prefix, port: port_id(&route.port)?, next_hop: route.next_hop })
         });
         let node = self.host_port().filter(|(_, port)| port.is_open).map(|(_, port)| NodeAttachment {
@@ -73,14 +98,18 @@ impl State {
             addresses: port.node_addresses.clone(),
             mac: None,
         });
+        let draining = self.pods.values().filter(|pod| pod.draining);
         DesiredState {
             tables: self.tables.clone(),
             fail_open: settings.fail_open,
+            rejects: settings.rejects,
             gateway: settings.gateway.clone(),
             pods: self.pods.iter().filter_map(attachment).collect(),
+            draining: draining.filter_map(|pod| port_id(&pod.request.port)).collect(),
             node,
             pod_prefixes: settings.pod_prefixes.clone(),
             routes: routes.collect(),
+            services: self.services.as_ref().map(|loaded| loaded.set.clone()),
         }
     }
 
@@ -108,6 +137,12 @@ impl State {
     /// Finds the pod behind a port.
     pub(super) fn pod_behind(&self, port: &str) -> Option<&PodName> {
         self.pods.iter().find(|(_, pod)| pod.request.port == port).map(|(name, _)| name)
+    }
+
+    /// Finds the attached pod that has an address.
+    pub(super) fn pod_with(&self, address: IpAddr) -> Option<&PodName> {
+        let mut pods = self.pods.iter();
+        pods.find(|(_, pod)| pod.request.addresses.contains(&address)).map(|(name, _)| name)
     }
 
     /// Finds the name of the open port with this id.
@@ -192,11 +227,50 @@ impl State {
             reason: port.reason.clone(),
             report: port.report.clone(),
             pod: self.pod_behind(name).cloned(),
+            draining: self.pods.values().any(|pod| pod.draining && pod.request.port == name),
+        }
+    }
+
+    /// Names the port of a route, and the pod behind it.
+    pub(super) fn route_info(&self, route: &RouteReport) -> RouteInfo {
+        let (id, next_hop) = match route.hop {
+            PathHop::Port { port, next_hop, .. } => (Some(port), next_hop),
+            _ => (None, None),
+        };
+        let port = id.and_then(|id| self.ports.iter().find(|(_, port)| port.is_open && port.report.id == id));
+        RouteInfo {
+            prefix: route.prefix,
+            origin: route.origin,
+            in_force: true,
+            port: id.map(|id| port.map_or_else(|| id.to_string(), |(name, _)| name.clone())),
+            interface: port.map(|(_, port)| port.spec.interface.clone()),
+            port_state: port.map(|(_, port)| port.state),
+            pod: port.and_then(|(name, _)| self.pod_behind(name)).cloned(),
+            next_hop,
+            mtu: route.mtu,
+            neighbor: route.neighbor,
+        }
+    }
+
+    /// Describes a configured route that is not in force.
+    pub(super) fn unused_route(&self, route: &PortRoute) -> RouteInfo {
+        let port = self.ports.get(&route.port);
+        RouteInfo {
+            prefix: route.prefix.trunc(),
+            origin: RouteOrigin::Configured,
+            in_force: false,
+            port: Some(route.port.clone()),
+            interface: port.map(|port| port.spec.interface.clone()),
+            port_state: port.map(|port| port.state),
+            pod: None,
+            next_hop: route.next_hop,
+            mtu: None,
+            neighbor: None,
         }
     }
 
     pub(super) fn pod_info(&self, name: &PodName, pod: &PodRecord, fail_open: bool) -> PodInfo {
-        let PodRecord { attachment, request } = pod;
+        let PodRecord { attachment, request, .. } = pod;
         let policy = self.tables.as_ref().and_then(|tables| tables.pods.get(name));
         let fate = if fail_open {
             "its traffic passes unchecked (fail = \"open\")"

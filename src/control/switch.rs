@@ -1,34 +1,44 @@
 //! Control side of the switch. It validates each change, builds a desired state and publishes it.
 
+mod status;
+
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::explain::{self, PathReport};
+use super::captures::CaptureTable;
+use super::drops::{DropFilter, DropLog};
+use super::flows::{self, Followers};
+use super::ipfix;
 use super::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, PortState,
-    RejectedReload, Status, TablesPatch, TablesSummary,
+    CaptureReport, CaptureRequest, CaptureStarted, CountersReport, DropsReport, FlowQuery, FlowsEnded,
+    FlowsReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, PortState, RejectedReload,
+    SourceReport, TablesPatch, TablesSummary,
 };
+use super::rehearsal::{Audit, Rehearsal};
 use super::state::{PodRecord, PortRecord, State, unix_seconds};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
-use crate::dataplane::{DataplaneApi, FlowInfo, NotTaken, PortKind};
+use crate::dataplane::{DataplaneApi, NotTaken, PortKind, StuckWorker, WorkerTimes};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
-use crate::net::flow::Protocol;
-use crate::policy::testcase::Endpoint;
-use crate::policy::testcase::expand_probe;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
-use crate::threads;
 
 /// Control side of a switch. Readers never wait for a change. Changes happen one after the other.
 pub struct Switch {
     pub(super) dataplane: Arc<dyn DataplaneApi>,
-    settings: SwitchSettings,
+    pub(super) settings: SwitchSettings,
     started: Instant,
     pub(super) state: ArcSwap<State>,
     rejected_reload: ArcSwapOption<RejectedReload>,
+    pub(super) source: ArcSwapOption<(SourceReport, Instant)>,
+    pub(super) drop_log: Mutex<DropLog>,
+    pub(super) captures: CaptureTable,
+    pub(super) followers: Followers,
+    pub(super) rehearsal: Rehearsal,
+    pub(super) audit: Audit,
+    pub(super) ipfix: ipfix::Shared,
     writer: Mutex<Writer>,
 }
 
@@ -44,68 +54,30 @@ pub(super) struct Writer {
 impl Switch {
     /// Creates a switch without ports, pods and tables, and publishes that state.
     pub fn new(dataplane: Arc<dyn DataplaneApi>, settings: SwitchSettings) -> Switch {
+        let routes = settings.routes.as_slice().into();
         let switch = Switch {
             dataplane,
             settings,
             started: Instant::now(),
             state: ArcSwap::default(),
             rejected_reload: ArcSwapOption::default(),
+            source: ArcSwapOption::default(),
+            drop_log: Mutex::default(),
+            captures: CaptureTable::default(),
+            followers: Followers::default(),
+            rehearsal: Rehearsal::default(),
+            audit: Audit::default(),
+            ipfix: ipfix::Shared::default(),
             writer: Mutex::default(),
         };
         // A worker that is stuck from the start is reported with the first change.
-        let _ = switch.publish(State::default());
+        let _ = switch.publish(State { routes, ..State::default() });
         switch
     }
 
-    /// Reports the status of the switch.
-    pub fn status(&self) -> Status {
-        let state = self.state.load();
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs(),
-            cores: self.settings.cores.clone(),
-            generation: state.generation,
-            tables_loaded: state.tables.is_some(),
-            problems: self.problems(&state),
-            flow_table: self.dataplane.flow_table(),
-            policy: state.policy_status(),
-            rejected_reload: self.rejected_reload.load().as_deref().cloned(),
-        }
-    }
-
-    /// Lists problems for the operator.
-    fn problems(&self, state: &State) -> Vec<String> {
-        let ports = state.ports.iter().filter_map(|(name, port)| {
-            let reason = port.reason.as_ref()?;
-            Some(match port.state {
-                PortState::Up => format!("port {name}: {reason}"),
-                PortState::Down => format!("port {name} is down: {reason}"),
-                PortState::Unguarded => format!("port {name} is UNGUARDED: {reason}"),
-            })
-        });
-        let stuck = self.dataplane.stuck_workers().into_iter().map(|stuck| {
-            format!(
-                "worker {} (core {}) has not come to the end of a batch for {} s: changes do not reach it; restart the switch",
-                stuck.worker,
-                stuck.core,
-                stuck.since.as_secs()
-            )
-        });
-        let links = self.dataplane.without_links().map(|why| {
-            format!(
-                "XDP programs are attached without BPF links ({why}): `ip link set dev NAME xdp off` takes them off; mount a \
-                 BPF file system there (`mount -t bpf bpf /sys/fs/bpf`) and restart the switch"
-            )
-        });
-        let without_xdp = self.dataplane.without_xdp().map(|reason| {
-            format!("only tap ports open, because the switch has started without AF_XDP: {reason}")
-        });
-        let panics = match threads::panics() {
-            0 => None,
-            count => Some(format!("{count} panics have been contained since the start: the log says where")),
-        };
-        ports.chain(stuck).chain(links).chain(without_xdp).chain(panics).collect()
+    /// Lists the workers that do not come to the end of a batch.
+    pub fn stuck_workers(&self) -> Vec<StuckWorker> {
+        self.dataplane.stuck_workers()
     }
 
     /// Reports the sizes of the loaded tables.
@@ -130,13 +102,26 @@ impl Switch {
         origin: PolicyOrigin,
         coverage: CoverageCheck,
     ) -> Result<Loaded, ApiError> {
-        let check_coverage = || self.state.load().check_coverage(&tables, coverage, self.settings.fail_open);
-        // The cheapest check comes first, and again under the lock.
-        check_coverage()?;
-        tables.check()?;
+        self.replace_tables_of(None, tables, origin, coverage)
+    }
+
+    /// Loads full tables in place of those that are in force since `base`, or in place of any.
+    pub(super) fn replace_tables_of(
+        &self,
+        base: Option<Generation>,
+        tables: RuleTables,
+        origin: PolicyOrigin,
+        coverage: CoverageCheck,
+    ) -> Result<Loaded, ApiError> {
+        self.check_tables(&tables, coverage)?;
         let references = ReferenceCounts::of(&tables);
         let mut writer = self.lock_writer();
-        check_coverage()?;
+        let state = self.state.load_full();
+        if base.is_some_and(|base| base != state.tables_since) {
+            return Err(ApiError::ShadowOutdated);
+        }
+        // Pods may have come meanwhile.
+        state.check_coverage(&tables, coverage, self.settings.fail_open)?;
         writer.references = references;
         Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
     }
@@ -287,7 +272,7 @@ impl Switch {
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
         let attachment = writer.next_attachment()?;
-        let pod = PodRecord { attachment, request: request.clone() };
+        let pod = PodRecord { attachment, request: request.clone(), draining: false };
         let info = next.pod_info(name, &pod, self.settings.fail_open);
         next.pods.insert(name.clone(), pod);
         self.publish(next)?;
@@ -315,43 +300,56 @@ impl Switch {
         }
     }
 
-    /// Explains a new connection: one report for each address family that both ends have.
-    pub fn explain(
-        &self,
-        ends: [&Endpoint; 2],
-        protocol: Protocol,
-        port: Option<u16>,
-    ) -> Result<Vec<PathReport>, ApiError> {
-        if protocol.has_ports() && port.is_none_or(|port| port == 0) {
-            let reason = format!("{protocol} needs a destination port, from 1 to 65535");
-            return Err(ApiError::Field { field: "port", reason });
-        }
-        let state = self.state.load_full();
-        let pods = ends.into_iter().filter_map(|end| match end {
-            Endpoint::Pod(name) => Some((name.clone(), state.addresses_of(name)?)),
-            Endpoint::Ip(_) => None,
-        });
-        let flows = expand_probe(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
-        let report = |flow| explain::report(&self.dataplane.path(flow), ends, &state, &self.settings);
-        Ok(flows.iter().map(report).collect())
+    /// Starts a capture of packets. Returns its number.
+    pub fn start_capture(&self, request: &CaptureRequest) -> Result<CaptureStarted, ApiError> {
+        let number = self.captures.start(request, &self.state.load(), &*self.dataplane)?;
+        Ok(CaptureStarted { number })
     }
 
-    /// Lists up to `max` flows, of all pods or of one attached pod.
-    pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, ApiError> {
-        let Some(name) = pod else {
-            return Ok(self.dataplane.flows(max, &mut |_| true));
-        };
-        let state = self.state.load_full();
-        let pod = state.pods.get(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
-        let of_pod = |flow: &FlowInfo| {
-            [flow.key.src, flow.key.dst].iter().any(|end| pod.request.addresses.contains(end))
-        };
-        Ok(self.dataplane.flows(max, &mut { of_pod }))
+    /// Takes the captured packets that wait.
+    pub fn fetch_capture(&self, number: u64) -> Result<CaptureReport, ApiError> {
+        self.captures.fetch(number, &self.state.load(), &*self.dataplane)
+    }
+
+    /// Ends a capture.
+    pub fn stop_capture(&self, number: u64) -> Result<(), ApiError> {
+        self.captures.stop(number, &*self.dataplane)
+    }
+
+    /// Reports the last dropped frames that `filter` selects, oldest first.
+    pub fn drops(&self, filter: &DropFilter) -> Result<DropsReport, ApiError> {
+        let ports = &self.state.load().ports;
+        // The first request must name a port; one that goes on may have lost it.
+        let unknown = filter.port.as_ref().filter(|name| filter.after == 0 && !ports.contains_key(*name));
+        if let Some(name) = unknown {
+            return Err(ApiError::NoPort { name: name.clone() });
+        }
+        Ok(self.drop_log.lock().unwrap_or_else(PoisonError::into_inner).select(filter))
+    }
+
+    /// Lists the flows that `query` selects, or their holders.
+    pub fn flows(&self, query: &FlowQuery) -> Result<FlowsReport, ApiError> {
+        flows::list(query, &self.state.load_full(), &*self.dataplane)
+    }
+
+    /// Ends the flows that `query` selects. The next packet of each is one of no known flow.
+    pub fn flush_flows(&self, query: &FlowQuery) -> Result<FlowsEnded, ApiError> {
+        flows::flush(query, &self.state.load_full(), &*self.dataplane)
+    }
+
+    /// Reports work and times of the workers.
+    pub fn worker_times(&self) -> Vec<WorkerTimes> {
+        self.dataplane.worker_times()
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         // A state is replaced as a whole, so a panic during a change leaves the state before it.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tests whether a change is going on, which the state may not tell of yet.
+    pub(super) fn is_changing(&self) -> bool {
+        matches!(self.writer.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Copies the state for a change.
@@ -370,6 +368,12 @@ impl Switch {
         };
         if !same_tables {
             next.tables_since = generation;
+        }
+        let services = |state: &State| state.services.as_ref().map(|loaded| Arc::as_ptr(&loaded.set));
+        if services(&self.state.load()) != services(&next)
+            && let Some(loaded) = &mut next.services
+        {
+            loaded.since = generation;
         }
         next.generation = generation;
         self.state.store(Arc::new(next));

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::ApiError;
 use super::protocol::{PodRequest, PortRequest};
+use super::{ApiError, PortRoute};
 use crate::dataplane::{Mac, PortKind, PortSpec};
 use crate::limits::{MTU_MAX, POD_ADDRESSES_MAX};
 use crate::tables::PodName;
@@ -125,6 +125,20 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
             reason: format!("{mac} is the address of the switch itself"),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Validates a route on its own.
+pub(crate) fn validate_route(route: &PortRoute) -> Result<(), ApiError> {
+    let wrong = |reason: String| Err(ApiError::Field { field: "next_hop", reason });
+    match route.next_hop {
+        Some(hop) if hop.is_ipv4() != route.prefix.addr().is_ipv4() => {
+            wrong("is not of the prefix's address family".to_owned())
+        }
+        Some(hop) => {
+            unusable(hop).map_or(Ok(()), |what| wrong(format!("{hop} is {what}, and no router has it")))
+        }
+        None => Ok(()),
     }
 }
 

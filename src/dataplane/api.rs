@@ -1,20 +1,25 @@
 //! Operations of the dataplane that the control side uses.
 
-use std::collections::BTreeSet;
-use std::sync::PoisonError;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
+use super::capture::Capture;
+use super::core::rehearsal::{Candidate, Disagreement};
 use super::engine::{Dataplane, Guards, OpenPort, WORKER_TIMEOUT, link_of};
 use super::port_attachment::{PortAttachment, check_tap};
 use super::{
-    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortKind,
-    PortReport, PortSpec, StuckWorker,
+    Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
+    FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, ServiceFlows,
+    StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
 use crate::netlink::{Interface, NetlinkError};
+use crate::tables::{RuleOrigin, RuleTables, ServicePortName};
 use crate::xdp::{Guard, Pins, Program};
 
 /// Operations of a dataplane that the control side uses. Each method may be called from any thread and may block.
@@ -53,8 +58,7 @@ pub trait DataplaneApi: Send + Sync {
         Err(PortError::Unknown(port))
     }
 
-    /// Attaches a program that drops every frame to an interface without a port. Does nothing if a program of the switch
-    /// is attached already.
+    /// Attaches a program that drops every frame to an interface without a port, unless one of the switch is attached.
     fn block_interface(&self, _interface: &str) -> Result<(), PortError> {
         Ok(())
     }
@@ -69,10 +73,24 @@ pub trait DataplaneApi: Send + Sync {
         Ok(())
     }
 
-    /// Workers that have not come to the end of a batch for longer than any batch takes. Each call compares with the one
-    /// before, so it is called periodically.
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
+    /// Workers that have not come to the end of a batch for longer than `patience`, between this call and the one before.
+    fn workers_stuck_for(&self, _patience: Duration) -> Vec<StuckWorker> {
         Vec::new()
+    }
+
+    /// Workers that have not come to the end of a batch for longer than any batch takes.
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        self.workers_stuck_for(WORKER_TIMEOUT)
+    }
+
+    /// Routes of the snapshot that the workers use, by prefix.
+    fn routes(&self) -> Vec<RouteReport> {
+        Vec::new()
+    }
+
+    /// Route of an address, with the neighbour that gets its packets.
+    fn route_of(&self, _address: IpAddr) -> Option<RouteReport> {
+        None
     }
 
     /// Reason for which XDP programs are attached without BPF links, if they are.
@@ -90,12 +108,79 @@ pub trait DataplaneApi: Send + Sync {
         Counters::default()
     }
 
-    /// Up to `max` flows for which `wanted` returns true, in no order.
-    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+    /// Work and times of each worker since the start.
+    fn worker_times(&self) -> Vec<WorkerTimes> {
         Vec::new()
     }
 
-    /// Location of the flow table, and the number of flows restored from the process before.
+    /// Runs these captures in place of all others, at most [`CAPTURES_MAX`](crate::limits::CAPTURES_MAX).
+    fn run_captures(&self, _captures: Vec<Arc<Capture>>) {}
+
+    /// Time since the start, the clock of captured packets.
+    fn clock(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Takes the samples of dropped frames that wait.
+    fn take_drop_samples(&self) -> DropSamples {
+        DropSamples::default()
+    }
+
+    /// Passes the flows to `see`, without the origins of decisions, until it returns false. Some may be missed.
+    fn flows(&self, _see: &mut dyn FnMut(FlowInfo) -> bool) {}
+
+    /// Origins of the egress and ingress decision on a flow under the tables in force.
+    fn flow_origins(&self, _flow: &FlowKey) -> [Option<RuleOrigin>; 2] {
+        [None, None]
+    }
+
+    /// Starts or ends the collection of events of flows.
+    fn follow_flows(&self, _is_followed: bool) {}
+
+    /// Takes the events of flows that wait.
+    fn take_flow_events(&self) -> FlowEvents {
+        FlowEvents::default()
+    }
+
+    /// Counters of flows, for their export. `None` for a dataplane without flows.
+    fn flow_counters(&self) -> Option<&dyn FlowCounters> {
+        None
+    }
+
+    /// Ends the flows for which `wanted` returns true. The next packet of each is one of no known flow. Returns the number
+    /// of flows that have ended, and fails if a worker does not take its part in time.
+    fn end_flows(&self, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
+        Ok(0)
+    }
+
+    /// Lays out candidate tables for the ports and pods of this moment. `None` for a dataplane without flows.
+    ///
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) rejects.
+    fn candidate(&self, _tables: &Arc<RuleTables>) -> Option<Candidate> {
+        None
+    }
+
+    /// Whether the ports, pods and routes are still those of the candidate.
+    fn fits(&self, _candidate: &Candidate) -> bool {
+        true
+    }
+
+    /// Judges a flow by the tables in force and by a candidate. Returns their difference, if there is one.
+    fn judge(&self, _candidate: &Candidate, _key: &FlowKey) -> Option<Disagreement> {
+        None
+    }
+
+    /// Judges all flows, and calls `differs` for those on which verdicts differ. Returns the number of flows.
+    fn judge_flows(&self, _candidate: &Candidate, _differs: &mut dyn FnMut(Disagreement)) -> u64 {
+        0
+    }
+
+    /// Flows that ports of Services have opened, by name of the port.
+    fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        BTreeMap::new()
+    }
+
+    /// Location of the flow table, and the flows restored from the process before.
     fn flow_table(&self) -> FlowTableReport {
         FlowTableReport::default()
     }
@@ -217,7 +302,7 @@ impl DataplaneApi for Dataplane {
         self.without_xdp.as_deref()
     }
 
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
+    fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
         let mut seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let workers = self.core.shared.mailboxes.iter().zip(&mut *seen).enumerate();
         let stuck = workers.filter_map(|(number, (mailbox, (turns, since)))| {
@@ -227,8 +312,7 @@ impl DataplaneApi for Dataplane {
                 return None;
             }
             let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
-            Some(StuckWorker { worker, core, since: since.elapsed() })
-                .filter(|stuck| stuck.since > WORKER_TIMEOUT)
+            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > patience)
         });
         stuck.collect()
     }
@@ -281,6 +365,38 @@ impl DataplaneApi for Dataplane {
         counters
     }
 
+    fn worker_times(&self) -> Vec<WorkerTimes> {
+        self.core.worker_times()
+    }
+
+    fn run_captures(&self, captures: Vec<Arc<Capture>>) {
+        self.core.shared.captures.run(captures);
+    }
+
+    fn clock(&self) -> Duration {
+        self.core.shared.start.elapsed()
+    }
+
+    fn take_drop_samples(&self) -> DropSamples {
+        self.core.take_drop_samples()
+    }
+
+    fn candidate(&self, tables: &Arc<RuleTables>) -> Option<Candidate> {
+        Some(self.core.candidate(tables.clone()))
+    }
+
+    fn fits(&self, candidate: &Candidate) -> bool {
+        self.core.fits(candidate)
+    }
+
+    fn judge(&self, candidate: &Candidate, key: &FlowKey) -> Option<Disagreement> {
+        self.core.judge(candidate, key)
+    }
+
+    fn judge_flows(&self, candidate: &Candidate, differs: &mut dyn FnMut(Disagreement)) -> u64 {
+        self.core.judge_flows(candidate, differs)
+    }
+
     fn flow_table(&self) -> FlowTableReport {
         self.core.flow_table().clone()
     }
@@ -289,9 +405,40 @@ impl DataplaneApi for Dataplane {
         self.core.path(flow)
     }
 
-    fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
-        let now_ms = self.core.shared.start.elapsed().as_millis() as u32;
-        self.core.flows(now_ms, max, wanted)
+    fn routes(&self) -> Vec<RouteReport> {
+        self.core.routes()
+    }
+
+    fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
+        self.core.route_of(address)
+    }
+
+    fn flows(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
+        self.core.flows(self.core.clock_ms(), see);
+    }
+
+    fn flow_origins(&self, flow: &FlowKey) -> [Option<RuleOrigin>; 2] {
+        self.core.flow_origins(flow)
+    }
+
+    fn follow_flows(&self, is_followed: bool) {
+        self.core.shared.flow_events.follow(is_followed);
+    }
+
+    fn take_flow_events(&self) -> FlowEvents {
+        self.core.take_flow_events()
+    }
+
+    fn flow_counters(&self) -> Option<&dyn FlowCounters> {
+        Some(&self.core)
+    }
+
+    fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        self.core.service_flows()
+    }
+
+    fn end_flows(&self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
+        self.core.end_flows(self.core.clock_ms(), wanted, WORKER_TIMEOUT, &mut |_| ())
     }
 }
 

@@ -1,40 +1,50 @@
 //! Control side of a dataplane, without threads and interfaces: the published snapshot, the open ports, the
 //! counters.
 
+mod flows;
+mod observation;
+pub(super) mod rehearsal;
+
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::capture::Captures;
 use super::conntrack::storage::{Storage, StorageError};
-use super::conntrack::{Conntrack, QuotaClass, Side};
+use super::conntrack::{Conntrack, QuotaClass};
 use super::endpoints::{Endpoints, Link};
-use super::fib::effective_acls::Flow;
 use super::fib::port::PortView;
 use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
 use super::neighbor::table::{Neighbors, SolicitQueue};
+use super::service::{Bindings, ServiceFib, open_bindings};
+use super::stats::FlowEventQueues;
 use super::worker::mailbox::Mailbox;
 use super::worker::shared::Shared;
 use super::{
-    ConntrackSettings, Counters, DecisionCount, DesiredState, FlowInfo, FlowMemory, FlowPath, PortCounters,
-    PortError, Settings, StartError, WorkerCounters, path,
+    ConntrackSettings, Counters, DecisionCount, DesiredState, FlowMemory, FlowPath, PortCounters, PortError,
+    RouteReport, ServiceFlows, Settings, StartError, WorkerCounters, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
-use crate::net::address;
 use crate::net::flow::FlowKey;
-use crate::tables::{RuleOrigin, Verdict};
+use crate::tables::{RuleOrigin, ServicePortName, Verdict};
+
+pub use self::flows::{flow_state_is_final, flow_states};
 
 /// Control side of a dataplane.
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
     cores: Vec<usize>,
     flow_table: FlowTableReport,
+    /// Start of this process's switch. The clock of the flow table may begin at the boot of the machine.
+    started: Instant,
     state: Mutex<State>,
 }
 
@@ -45,6 +55,9 @@ pub struct FlowTableReport {
     /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
+    /// Configured capacity in flows.
+    #[serde(default)]
+    pub capacity: usize,
     /// Whether the file is mapped with huge pages.
     pub huge_pages: bool,
     /// Flows of the process before that were restored at the start.
@@ -103,7 +116,7 @@ impl Core {
             ))
         })?;
         let now_ms = start.elapsed().as_millis() as u32;
-        let Opened { conntrack, mut endpoints, first, report } =
+        let Opened { conntrack, bindings, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let desired = Arc::new(DesiredState::default());
         let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
@@ -112,16 +125,19 @@ impl Core {
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
             conntrack,
+            bindings,
             neighbors: Arc::new(Neighbors::new()),
             solicit_queue: Arc::new(solicit_queue),
             first_fragments: FirstFragmentTable::new(workers),
+            captures: Captures::default(),
+            flow_events: FlowEventQueues::new(workers),
             start,
             stopping: false.into(),
             mailboxes,
         };
         let state = State { desired, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
-        Ok(Core { shared, cores, flow_table: report, state: Mutex::new(state) })
+        Ok(Core { shared, cores, flow_table: report, started: Instant::now(), state: Mutex::new(state) })
     }
 
     pub(super) fn workers(&self) -> usize {
@@ -203,7 +219,11 @@ impl Core {
         // next process does not know.
         endpoints.save(&desired, &snapshot);
         let (generation, rules) = (snapshot.generation, snapshot.rules().cloned());
+        let has_services = desired.services.is_some();
         let old = self.shared.snapshot.publish(snapshot);
+        if has_services {
+            self.shared.bindings.note_services();
+        }
         state.desired = desired;
         wait(self, generation);
         if let Some(left) = old.rules() {
@@ -216,8 +236,31 @@ impl Core {
 
     /// Path of a new connection under the published snapshot.
     pub(super) fn path(&self, flow: &FlowKey) -> FlowPath {
+        let (snapshot, desired) = self.in_force();
+        path::path(&snapshot, &desired, &self.shared.neighbors, flow)
+    }
+
+    /// Flows that the ports of Services of the published snapshot have opened.
+    pub(super) fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        self.shared.snapshot.current().services().map(ServiceFib::flows).unwrap_or_default()
+    }
+
+    /// Routes of the published snapshot, by prefix.
+    pub(super) fn routes(&self) -> Vec<RouteReport> {
+        let (snapshot, desired) = self.in_force();
+        path::routes(&snapshot, &desired, &self.shared.neighbors)
+    }
+
+    /// Route of an address in the published snapshot.
+    pub(super) fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
+        let (snapshot, desired) = self.in_force();
+        path::route_of(&snapshot, &desired, &self.shared.neighbors, address)
+    }
+
+    /// The published snapshot, and the state that it was laid out from. A change need not wait for their reader.
+    fn in_force(&self) -> (Arc<Snapshot>, Arc<DesiredState>) {
         let state = self.state();
-        path::path(&self.shared.snapshot.current(), &state.desired, &self.shared.neighbors, flow)
+        (self.shared.snapshot.current(), state.desired.clone())
     }
 
     pub(super) fn desired(&self) -> Arc<DesiredState> {
@@ -277,12 +320,15 @@ impl Core {
                 flows_evicted: stats.flows_evicted.get(),
                 frames: stats.frames.get(),
                 frames_free: stats.frames_free.get(),
+                frames_in_rings: stats.frames_in_rings.get(),
                 fragments_waiting: stats.fragments_waiting.get(),
             };
             counters.workers.insert(WorkerId(worker as u16), worker_counters);
         }
-        let mut decisions = state.decisions.clone();
-        if let Some(rules) = self.shared.snapshot.current().rules() {
+        let (mut decisions, snapshot) = (state.decisions.clone(), self.shared.snapshot.current());
+        // A change of policy does not wait for the walk over all rules.
+        drop(state);
+        if let Some(rules) = snapshot.rules() {
             rules.for_each_count(|origin, verdict, packets| {
                 *decisions.entry((origin.clone(), verdict)).or_default() += packets;
             });
@@ -293,50 +339,12 @@ impl Core {
             .collect();
         counters
     }
-
-    pub(super) fn flows(
-        &self,
-        now_ms: u32,
-        max: usize,
-        wanted: &mut dyn FnMut(&FlowInfo) -> bool,
-    ) -> Vec<FlowInfo> {
-        let snapshot = self.shared.snapshot.current();
-        let mut flows = Vec::new();
-        self.shared.conntrack.for_each(|key, entry| {
-            let opened_by_low = entry.sender(true) == Side::Initiator;
-            let low = (address::unpack(key.low()), key.low_port());
-            let high = (address::unpack(key.high()), key.high_port());
-            let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
-            let protocol = key.protocol();
-            let flow =
-                Flow { src: address::pack(src.0), dst: address::pack(dst.0), protocol, dst_port: dst.1 };
-            let [(packets, bytes), (reply_packets, reply_bytes)] = entry.counts();
-            let [egress, ingress] = snapshot.origins(&flow);
-            let info = FlowInfo {
-                key: FlowKey { src: src.0, dst: dst.0, protocol, src_port: src.1, dst_port: dst.1 },
-                state: entry.state().name().to_owned(),
-                assured: entry.quota_owner().is_some_and(|owner| owner.class == QuotaClass::Assured),
-                generation: entry.policy_epoch(),
-                idle_ms: u64::from(entry.idle_ms(now_ms)),
-                packets,
-                bytes,
-                reply_packets,
-                reply_bytes,
-                egress,
-                ingress,
-            };
-            if wanted(&info) {
-                flows.push(info);
-            }
-            flows.len() < max
-        });
-        flows
-    }
 }
 
 /// Open flow table, with its report.
 struct Opened {
     conntrack: Conntrack,
+    bindings: Bindings,
     endpoints: Endpoints,
     /// Generation of the first snapshot.
     first: Generation,
@@ -371,16 +379,20 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
                 .to_owned(),
         );
     }
+    let (bindings, note) =
+        open_bindings(Some(&stored.storage), settings.flows_max).map_err(|error| no_bindings(&error))?;
+    notes.extend(note);
     let (endpoints, note) = Endpoints::restore(stored.storage, stored.generation, now_ms);
     notes.extend(note);
     let report = FlowTableReport {
         directory,
+        capacity: settings.flows_max,
         huge_pages: stored.huge,
         restored: stored.recovered.flows,
         torn: stored.recovered.torn,
         notes,
     };
-    Ok(Opened { conntrack: stored.table, endpoints, first: stored.generation, report })
+    Ok(Opened { conntrack: stored.table, bindings, endpoints, first: stored.generation, report })
 }
 
 fn in_process(
@@ -394,8 +406,15 @@ fn in_process(
             "no memory for a conntrack table of {flows} flows ({error}): configure fewer"
         ))
     })?;
-    let report = FlowTableReport { notes, ..FlowTableReport::default() };
-    Ok(Opened { conntrack, endpoints: Endpoints::default(), first: Generation(0), report })
+    let (bindings, _) = open_bindings(None, settings.flows_max).map_err(|error| no_bindings(&error))?;
+    let report = FlowTableReport { capacity: settings.flows_max, notes, ..FlowTableReport::default() };
+    Ok(Opened { conntrack, bindings, endpoints: Endpoints::default(), first: Generation(0), report })
+}
+
+fn no_bindings(error: &std::io::Error) -> StartError {
+    StartError::Setup(format!(
+        "no memory for the bindings of flows to Services ({error}): configure fewer flows"
+    ))
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use super::{DesiredState, PortError, Settings, StartError};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::tap::UnreadPackets;
-use crate::threads;
 use crate::xdp::{Binder, ClosedQueue, Frame, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
 /// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
@@ -101,7 +100,7 @@ impl Dataplane {
             let (umem, frames) = packet_memory(settings, &mut without_xdp)?;
             binders.push(umem.binder());
             let id = WorkerId(worker as u16);
-            let worker = Worker::new(id, &core.shared, settings.polling, umem, frames);
+            let worker = Worker::new(id, &core.shared, settings.polling, settings.scheduling, umem, frames);
             workers.push(worker.map_err(|error| {
                 StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
             })?);
@@ -127,7 +126,7 @@ impl Dataplane {
             turns,
         };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
-            dataplane.threads.push(spawn(worker, *core)?);
+            dataplane.threads.push(worker.start(*core, settings.scheduling)?);
         }
         Ok(dataplane)
     }
@@ -343,16 +342,6 @@ fn reschedulers(cores: &[usize]) -> Result<Vec<Rescheduler>, StartError> {
         cores.iter().enumerate().map(|(worker, core)| Rescheduler::new(worker, *core)).collect();
     reschedulers
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread beside a worker: {error}")))
-}
-
-fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, StartError> {
-    let name = format!("palisade-w{}", worker.id().index());
-    let run = move || {
-        core_affinity::set_for_current(core_affinity::CoreId { id: core });
-        worker.run()
-    };
-    threads::spawn(name, run)
-        .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
 }
 
 pub(super) fn worker_stuck() -> PortError {

@@ -9,10 +9,12 @@ mod pipeline;
 
 mod conntrack;
 mod fragments;
+mod service;
 
 mod fib;
 mod neighbor;
 
+mod capture;
 mod worker;
 
 mod api;
@@ -40,11 +42,14 @@ mod loom_tests;
 #[path = "../../tests/common/frames/mod.rs"]
 mod frames;
 
-pub use self::core::FlowTableReport;
+pub use self::core::rehearsal::{Candidate, Disagreement, Judgement};
+pub use self::core::{FlowTableReport, flow_state_is_final, flow_states};
 pub use api::DataplaneApi;
+pub use capture::Capture;
 pub use engine::{Dataplane, ShutdownMode};
 pub use fib::desired_state::{DesiredState, Gateway, Mac, NodeAttachment, PodAttachment, Route};
 pub use flow_table::FlowTable;
-pub use path::{FlowPath, PathHop, PathNeighbor, PathSide, PathSpan};
+pub use open_port::DryRun;
+pub use path::{FlowPath, PathSide, PathSpan};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use types::*;

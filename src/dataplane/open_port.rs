@@ -1,6 +1,9 @@
 //! Opening of a port: its queues, its XDP program, and warnings for the operator.
 
+mod dry_run;
 mod tap;
+
+pub use dry_run::DryRun;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -38,17 +41,8 @@ impl Dataplane {
         if !self.stuck_workers().is_empty() {
             return Err(worker_stuck());
         }
-        let count = interface.queues().min(self.core.workers() as u16);
-        if count == 0 {
-            return Err(PortError::NoQueue {
-                interface: spec.interface.clone(),
-                rx: interface.rx_queues,
-                tx: interface.tx_queues,
-            });
-        }
-        for binder in &self.binders {
-            check_mtu(&interface, binder.mtu_max())?;
-        }
+        let mtu_max = self.binders.iter().map(Binder::mtu_max).min().unwrap_or(MTU_MAX);
+        let count = usable_queues(&interface, self.core.workers() as u16, mtu_max)?;
         let uplink_port = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host | PortKind::Tap => None,
@@ -132,6 +126,19 @@ impl Dataplane {
     }
 }
 
+/// Number of queues that a port of `workers` workers gets. Fails on an interface that no port can use.
+fn usable_queues(interface: &Interface, workers: u16, mtu_max: usize) -> Result<u16, PortError> {
+    check_mtu(interface, mtu_max)?;
+    match interface.queues().min(workers) {
+        0 => Err(PortError::NoQueue {
+            interface: interface.name.clone(),
+            rx: interface.rx_queues,
+            tx: interface.tx_queues,
+        }),
+        count => Ok(count),
+    }
+}
+
 /// Enables busy polling of the driver, or returns the reason against it. Sockets on veth have no NAPI
 /// instance to poll (their `SO_INCOMING_NAPI_ID` is 0, Linux 6.18), so each call would have no effect.
 fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
@@ -147,11 +154,15 @@ fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<S
 }
 
 fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &Mode) -> Vec<String> {
+    let name = &interface.name;
+    let slow = |reason| format!("interface {name}: XDP runs in the generic hook, which is slower: {reason}");
+    mode.fallback.iter().map(slow).chain(missing_queues(interface, queues, workers)).collect()
+}
+
+/// Warnings about queues that workers lack, and that no worker serves.
+fn missing_queues(interface: &Interface, queues: u16, workers: u16) -> Vec<String> {
     let Interface { name, rx_queues, tx_queues, .. } = interface;
     let mut warnings = Vec::new();
-    if let Some(reason) = &mode.fallback {
-        warnings.push(format!("interface {name}: XDP runs in the generic hook, which is slower: {reason}"));
-    }
     if queues < workers {
         warnings.push(format!(
             "interface {name} has {rx_queues} receive and {tx_queues} transmit queues for {workers} workers: what it receives is \

@@ -1,8 +1,9 @@
 //! The parsed headers of a packet.
 
-use crate::net::address::Address;
-use crate::net::flow::Protocol;
+use crate::net::address::{self, Address};
+use crate::net::flow::{FlowKey, Protocol};
 use crate::net::mac::Mac;
+use crate::net::sctp;
 use crate::net::tcp::{self, Flags};
 
 /// Kind of a packet: the stages that it takes.
@@ -67,6 +68,8 @@ pub(crate) struct Packet {
     /// Whether the sender has left the transport checksum to the hardware. Linux does so on veth
     /// (`CHECKSUM_PARTIAL`).
     pub unfinished: bool,
+    /// Whether the destination is a backend in place of a virtual address. The frame still has the virtual one.
+    pub translated: bool,
     /// Ethernet source, as [`Mac::to_bits`] has it.
     pub src_bits: u64,
     /// Ethernet destination, as [`Mac::to_bits`] has it.
@@ -77,6 +80,12 @@ pub(crate) struct Packet {
 const _: () = assert!(size_of::<Packet>() == 80);
 
 impl Packet {
+    /// Five-tuple of the packet.
+    pub(crate) fn flow(&self) -> FlowKey {
+        let Packet { src, dst, protocol, src_port, dst_port, .. } = *self;
+        FlowKey { src: address::unpack(src), dst: address::unpack(dst), protocol, src_port, dst_port }
+    }
+
     /// Ethernet source.
     #[inline]
     pub(crate) fn src_mac(&self) -> Mac {
@@ -112,6 +121,16 @@ impl Packet {
     pub(crate) fn tcp_payload_bytes(&self, head: &[u8]) -> u32 {
         let header = tcp::Tcp::new(self.transport(head)).map_or(0, tcp::Tcp::header_bytes);
         self.transport_bytes().saturating_sub(header) as u32
+    }
+
+    /// Whether the packet opens a connection: a TCP segment with SYN and without ACK, an SCTP INIT (RFC 9260 section 3.2).
+    #[inline]
+    pub(crate) fn opens_connection(&self) -> bool {
+        match self.protocol {
+            Protocol::TCP => self.tcp_flags().has(Flags::SYN) && !self.tcp_flags().has(Flags::ACK),
+            Protocol::SCTP => self.flags == sctp::chunk::INIT,
+            _ => false,
+        }
     }
 
     /// TCP control bits.

@@ -4,23 +4,25 @@
 //! Every field comes from the function that the stage itself calls, so that this report cannot differ from
 //! the workers.
 
+mod routes;
+
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use self::routes::{Routes, hop_report, neighbor};
 use super::fib::effective_acls::{EffectiveAcls, Flow};
-use super::fib::next_hop::{Adjacency, Hop};
+use super::fib::next_hop::Hop;
 use super::fib::port::{PolicyMode, PortView};
 use super::fib::rules::Rules;
 use super::fib::snapshot::Snapshot;
 use super::neighbor::table::Neighbors;
 use super::pipeline::anti_spoof::check_endpoints;
 use super::pipeline::route::is_routable;
-use super::{DesiredState, DropReason, PortKind};
+use super::{DesiredState, DropReason, PathHop, PathNeighbor, PortKind, RouteReport};
 use crate::ids::{AclId, ClassId, Generation, PortId};
-use crate::net::address::{Address, is_link_local, is_v4, pack, unpack};
+use crate::net::address::{Address, is_link_local, is_v4, pack};
 use crate::net::flow::{FlowKey, Protocol};
-use crate::net::mac::Mac;
 use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
 
 /// Path of a new connection.
@@ -30,7 +32,7 @@ pub struct FlowPath {
     pub flow: FlowKey,
     /// Generation that the workers use.
     pub generation: Generation,
-    /// Route of the replies, to the source address.
+    /// Way of the replies, to the source address.
     pub source: PathHop,
     /// Ingress port of the packets; `None` if no port can receive them.
     pub comes_by: Option<PortId>,
@@ -38,7 +40,7 @@ pub struct FlowPath {
     pub source_pod: Option<PodName>,
     /// Whether anti-spoofing lets the ingress port send from the source address.
     pub may_send: bool,
-    /// Route of the packets, to the destination address.
+    /// Way of the packets, to the destination address.
     pub destination: PathHop,
     /// Pod behind the egress port.
     pub destination_pod: Option<PodName>,
@@ -55,36 +57,6 @@ pub struct FlowPath {
     pub dropped: Option<DropReason>,
     /// Reason of the drop of replies.
     pub reply_dropped: Option<DropReason>,
-}
-
-/// Route of an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "to", rename_all = "kebab-case")]
-pub enum PathHop {
-    /// No route covers the address.
-    NoRoute,
-    /// The address is in a pod prefix of this node, and no pod has it.
-    NoPod,
-    /// Local delivery to the switch.
-    Gateway,
-    /// Forwarding to a port.
-    Port {
-        /// Egress port.
-        port: PortId,
-        /// Whether the port is open.
-        is_open: bool,
-        /// Next-hop router; absent if the destination is on the link.
-        next_hop: Option<IpAddr>,
-    },
-}
-
-/// Next hop on the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathNeighbor {
-    /// IP address of the next hop.
-    pub address: IpAddr,
-    /// Ethernet address of the next hop, if it is resolved.
-    pub mac: Option<Mac>,
 }
 
 /// Decision of one pod's table.
@@ -112,6 +84,21 @@ pub struct PathSpan {
     pub decided_by: RuleOrigin,
 }
 
+/// Lists the routes of a snapshot, which was built from `desired`, by prefix.
+pub(super) fn routes(snapshot: &Snapshot, desired: &DesiredState, neighbors: &Neighbors) -> Vec<RouteReport> {
+    Routes::of(snapshot, desired, neighbors).reports()
+}
+
+/// Route of an address in a snapshot, which was built from `desired`, with the neighbour that gets its packets.
+pub(super) fn route_of(
+    snapshot: &Snapshot,
+    desired: &DesiredState,
+    neighbors: &Neighbors,
+    address: IpAddr,
+) -> Option<RouteReport> {
+    Routes::of(snapshot, desired, neighbors).route_of(address)
+}
+
 /// Computes the path of a new connection through a snapshot, which was built from `desired`.
 pub(super) fn path(
     snapshot: &Snapshot,
@@ -124,7 +111,6 @@ pub(super) fn path(
     let (source, destination) = (hop(snapshot, flow.src), hop(snapshot, flow.dst));
     let comes_by = comes_by(snapshot, flow.src);
     let from = comes_by.and_then(|port| Some((port, snapshot.port(port)?)));
-    let to = snapshot.hop_number(flow.dst).map(|number| (number, snapshot.hop_and_adjacency(number).1));
     let leaves_by = match destination {
         PathHop::Port { port, .. } => snapshot.port(port).map(|snapshot| (port, snapshot)),
         _ => None,
@@ -145,8 +131,9 @@ pub(super) fn path(
         destination,
         destination_pod: leaves_by.and_then(|(port, _)| pod(port)),
         mtu: leaves_by.map(|(_, port)| port.mtu),
-        neighbor: to
-            .and_then(|(number, adjacency)| neighbor(snapshot, neighbors, number, adjacency, flow.dst)),
+        neighbor: snapshot
+            .hop_number(flow.dst)
+            .and_then(|number| neighbor(snapshot, neighbors, number, flow.dst)),
         egress,
         ingress,
         dropped,
@@ -154,15 +141,27 @@ pub(super) fn path(
     }
 }
 
-fn hop(snapshot: &Snapshot, address: Address) -> PathHop {
-    match snapshot.hop(address) {
-        None => PathHop::NoRoute,
-        Some(Hop::Nowhere) => PathHop::NoPod,
-        Some(Hop::Gateway) => PathHop::Gateway,
-        Some(Hop::Port(port, next_hop)) => {
-            PathHop::Port { port, is_open: snapshot.port(port).is_some(), next_hop: next_hop.map(unpack) }
+/// Verdict of policy on a flow, and the origin of the decisive entry: that of the table that denies it, else that of the last
+/// table. `None` where no policy is asked, because a port of the flow is closed or no route leads to it.
+pub(super) fn verdict<'a>(snapshot: &'a Snapshot, flow: &Flow) -> Option<(Verdict, Option<&'a RuleOrigin>)> {
+    let from = snapshot.port(comes_by(snapshot, flow.src)?)?;
+    let Some(Hop::Port(to, _)) = snapshot.hop(flow.dst) else { return None };
+    let acls = EffectiveAcls::of_established(flow, from, snapshot.port(to)?);
+    let mut origin = None;
+    for (acl, peer) in [(acls.egress, flow.dst), (acls.ingress, flow.src)] {
+        let Some(acl) = acl else { continue };
+        let Some(rules) = snapshot.rules() else { return Some((Verdict::Deny, None)) };
+        let decision = rules.decide(acl, peer, flow, None);
+        origin = rules.name(decision);
+        if !decision.is_allow() {
+            return Some((Verdict::Deny, origin));
         }
     }
+    Some((if acls.closed.is_some() { Verdict::Deny } else { Verdict::Allow }, origin))
+}
+
+fn hop(snapshot: &Snapshot, address: Address) -> PathHop {
+    snapshot.hop(address).map_or(PathHop::NoRoute, |hop| hop_report(snapshot, hop))
 }
 
 /// Ingress port of packets from an address: the port that the address lies behind, or, for an address without
@@ -211,7 +210,7 @@ fn dropped(
             Some(to) if from.kind == PortKind::Uplink && to.kind == PortKind::Uplink => {
                 Some(DropReason::NoRoute)
             }
-            Some(to) => snapshot.evaluate(flow, from, to, None),
+            Some(to) => snapshot.evaluate_new(flow, from, to, None),
         },
     }
 }
@@ -224,27 +223,10 @@ fn reply_dropped(source: PathHop) -> Option<DropReason> {
     }
 }
 
-fn neighbor(
-    snapshot: &Snapshot,
-    neighbors: &Neighbors,
-    number: u32,
-    adjacency: Adjacency,
-    destination: Address,
-) -> Option<PathNeighbor> {
-    let (out, address) = snapshot.neighbor(number, destination)?;
-    snapshot.port(out)?;
-    let mac = match adjacency.mac {
-        0 if adjacency.is_uplink => neighbors.peek_uplink_mac(out, address),
-        0 => neighbors.port_mac(out),
-        given => Some(Mac::from_bits(given)),
-    };
-    Some(PathNeighbor { address: unpack(address), mac })
-}
-
 fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
     let Some(rules) = snapshot.rules() else { return [None, None] };
-    let acls = EffectiveAcls::between(flow, from, to);
-    let is_evaluated = matches!(to.policy_mode, PolicyMode::Tables { .. }) && acls.closed.is_none();
+    let acls = EffectiveAcls::of_established(flow, from, to);
+    let is_evaluated = matches!(to.policy_mode(), PolicyMode::Tables { .. }) && acls.closed.is_none();
     let own_node = (is_evaluated && from.is_node_address(flow.src)).then(|| PathSide {
         verdict: Verdict::Allow,
         decided_by: RuleOrigin::OwnNode,

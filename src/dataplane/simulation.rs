@@ -3,7 +3,7 @@
 //! threads, interfaces and the clock.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,14 @@ use super::fib::port::PortView;
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::Command;
-use super::{Counters, DesiredState, FlowInfo, FlowPath, Mac, PortError, PortKind, Settings, StartError};
+use super::{
+    Counters, DesiredState, FlowInfo, FlowPath, Mac, PortError, PortKind, RouteReport, ServiceFlows,
+    Settings, StartError,
+};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::address::{pack, unpack};
 use crate::net::flow::FlowKey;
+use crate::tables::ServicePortName;
 use crate::xdp::{MemoryPeer, PortQueue, Umem};
 
 /// Dataplane on in-memory ports.
@@ -68,8 +72,15 @@ impl Simulation {
         let core = Core::new(settings, start)?;
         let worker = |number: usize| {
             let (umem, frames) = Umem::in_memory(settings.frames_per_worker);
-            Worker::new(WorkerId(number as u16), &core.shared, settings.polling, umem, frames)
-                .map_err(|error| StartError::Setup(format!("no epoll instance for a worker: {error}")))
+            Worker::new(
+                WorkerId(number as u16),
+                &core.shared,
+                settings.polling,
+                settings.scheduling,
+                umem,
+                frames,
+            )
+            .map_err(|error| StartError::Setup(format!("no epoll instance for a worker: {error}")))
         };
         let workers = (0..core.workers()).map(worker).collect::<Result<_, _>>()?;
         Ok(Simulation { core, workers, start, now: Duration::ZERO, ports: BTreeSet::new() })
@@ -225,13 +236,48 @@ impl Simulation {
         self.core.shared.conntrack.bytes()
     }
 
+    /// Flows that the ports of Services of the published snapshot have opened.
+    pub fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        self.core.service_flows()
+    }
+
     /// Path of a new connection under the published snapshot.
     pub fn path(&self, flow: &FlowKey) -> FlowPath {
         self.core.path(flow)
     }
 
+    /// Routes of the published snapshot, by prefix.
+    pub fn routes(&self) -> Vec<RouteReport> {
+        self.core.routes()
+    }
+
+    /// Route of an address in the published snapshot.
+    pub fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
+        self.core.route_of(address)
+    }
+
+    /// Ends the flows for which `wanted` returns true. Returns their number.
+    pub fn end_flows(&mut self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> u64 {
+        let (core, workers) = (&self.core, &mut self.workers);
+        let mut run = |worker: usize| {
+            workers[worker].handle_commands();
+            workers.iter_mut().for_each(|worker| _ = worker.run_batch(self.start + self.now, |_| ()));
+        };
+        let now_ms = self.now.as_millis() as u32;
+        core.end_flows(now_ms, wanted, Duration::from_secs(5), &mut run).expect("the workers are these")
+    }
+
     /// Lists up to `max` flows.
     pub fn flows(&self, max: usize) -> Vec<FlowInfo> {
-        self.core.flows(self.now.as_millis() as u32, max, &mut |_| true)
+        let mut flows = Vec::new();
+        self.core.flows(self.now.as_millis() as u32, &mut |mut flow| {
+            if flows.len() == max {
+                return false;
+            }
+            [flow.egress, flow.ingress] = self.core.flow_origins(&flow.key);
+            flows.push(flow);
+            true
+        });
+        flows
     }
 }

@@ -1,6 +1,16 @@
 //! Counters with one writer, a worker, and any number of readers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod counter;
+mod drop_sampler;
+mod flow_events;
+mod stage_clock;
+mod time_histogram;
+
+pub(crate) use self::counter::Counter;
+pub(crate) use self::drop_sampler::DropSampler;
+pub(crate) use self::flow_events::{FlowEventQueue, FlowEventQueues};
+pub(crate) use self::stage_clock::{PARTS, StageTimes};
+pub(crate) use self::time_histogram::TimeHistogram;
 
 use crate::dataplane::{DropReason, PortCounters};
 use crate::ids::PortId;
@@ -8,38 +18,20 @@ use crate::limits::PORTS_MAX;
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// Counter with one writer: an increment is a load and a store, without a locked instruction.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds to the counter. Only the writer calls this.
-    #[inline]
-    pub(crate) fn add(&self, count: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// Counters of one worker for one port.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct PortStats {
     pub received: Counter,
     pub received_bytes: Counter,
+    /// Segments of received packets beyond the first of each.
+    pub received_segments: Counter,
     pub forwarded: Counter,
     pub consumed: Counter,
     pub transmitted: Counter,
     pub transmitted_bytes: Counter,
+    /// Segments of transmitted packets beyond the first of each.
+    pub transmitted_segments: Counter,
     pub drops: [Counter; REASONS],
 }
 
@@ -57,7 +49,20 @@ pub(crate) struct WorkerStats {
     pub flows_evicted: Counter,
     pub frames: Counter,
     pub frames_free: Counter,
+    pub frames_in_rings: Counter,
     pub fragments_waiting: Counter,
+    /// Nanoseconds of batches with received or handed-over frames.
+    pub busy_nanos: Counter,
+    /// Id of the worker's thread, zero before it runs.
+    pub thread: Counter,
+    /// Time of received frames: from the reception of their batch to its end.
+    pub latency: TimeHistogram,
+    /// Time of turns between which the worker did not sleep.
+    pub turn_times: TimeHistogram,
+    /// Time of the stages.
+    pub stages: StageTimes,
+    /// Samples of dropped frames.
+    pub drop_samples: DropSampler,
 }
 
 impl WorkerStats {
@@ -73,7 +78,14 @@ impl WorkerStats {
             flows_evicted: Counter::default(),
             frames: Counter::default(),
             frames_free: Counter::default(),
+            frames_in_rings: Counter::default(),
             fragments_waiting: Counter::default(),
+            busy_nanos: Counter::default(),
+            thread: Counter::default(),
+            latency: TimeHistogram::new(),
+            turn_times: TimeHistogram::new(),
+            stages: StageTimes::default(),
+            drop_samples: DropSampler::new(),
         }
     }
 
@@ -95,17 +107,20 @@ impl PortStats {
     pub(crate) fn clear(&self) {
         let all = [&self.received, &self.received_bytes, &self.forwarded, &self.consumed];
         let sent = [&self.transmitted, &self.transmitted_bytes];
-        all.into_iter().chain(sent).chain(&self.drops).for_each(|counter| counter.set(0));
+        let segments = [&self.received_segments, &self.transmitted_segments];
+        all.into_iter().chain(sent).chain(segments).chain(&self.drops).for_each(|counter| counter.set(0));
     }
 
     /// Adds these counters to a sum over workers.
     pub(crate) fn add_to(&self, sum: &mut PortCounters) {
         sum.received += self.received.get();
         sum.received_bytes += self.received_bytes.get();
+        sum.received_on_wire += self.received.get() + self.received_segments.get();
         sum.forwarded += self.forwarded.get();
         sum.consumed += self.consumed.get();
         sum.transmitted += self.transmitted.get();
         sum.transmitted_bytes += self.transmitted_bytes.get();
+        sum.transmitted_on_wire += self.transmitted.get() + self.transmitted_segments.get();
         for (reason, counter) in DropReason::ALL.iter().zip(&self.drops) {
             if counter.get() != 0 {
                 *sum.drops.entry(reason.name().to_owned()).or_default() += counter.get();

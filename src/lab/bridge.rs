@@ -8,11 +8,11 @@ use std::os::fd::AsFd;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::LabError;
-use super::host_ends::{move_host_ends, raise_host_end};
+use super::host_ends::move_host_ends;
 use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::POD_INTERFACE;
-use crate::netlink::{NetlinkError, RouteSocket};
+use crate::netlink::{NetlinkError, RouteSocket, raise_host_end};
 
 /// Name of the bridge in its namespace.
 const BRIDGE: &str = "br0";

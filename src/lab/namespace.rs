@@ -12,14 +12,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::io::Errno;
-use rustix::mount::{
-    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
-};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use super::LabError;
 use super::error::{Doing, write_setting};
-use crate::netlink::RouteSocket;
+use crate::netlink::{RouteSocket, share_namespace_directory};
 
 /// Directory of named namespaces.
 const DIRECTORY: &str = "/run/netns";
@@ -65,7 +63,7 @@ impl Namespace {
     /// addresses at once and take none from router advertisements.
     pub(super) fn create(name: &str, mark: &str) -> Result<Namespace, LabError> {
         let namespace = Namespace::named(name);
-        share_directory().doing(|| format!("prepare {DIRECTORY}"))?;
+        share_namespace_directory().doing(|| format!("prepare {DIRECTORY}"))?;
         on_a_thread(name, || {
             leave_namespace().doing(|| "make a network namespace".to_owned())?;
             configure()?;
@@ -165,18 +163,4 @@ fn configure() -> Result<(), LabError> {
         write_setting(format!("/proc/sys/net/ipv6/conf/default/{setting}"), value)?;
     }
     Ok(())
-}
-
-/// Makes the directory a shared mount, as `ip netns add` does. Otherwise a later `ip netns add` binds it on
-/// itself, and the names made before can no longer be removed.
-fn share_directory() -> io::Result<()> {
-    std::fs::create_dir_all(DIRECTORY)?;
-    let share = || mount_change(DIRECTORY, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
-    match share() {
-        Err(Errno::INVAL) => {
-            mount_bind_recursive(DIRECTORY, DIRECTORY)?;
-            Ok(share()?)
-        }
-        result => Ok(result?),
-    }
 }

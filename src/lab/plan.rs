@@ -15,6 +15,7 @@ use crate::control::protocol::{PodRequest, PortRequest};
 use crate::dataplane::{Mac, PortKind};
 use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
 use crate::tables::PodName;
+use crate::xdp::mtu_of_this_kernel;
 
 /// IPv4 gateway of every pod.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -22,6 +23,8 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// Name of the interface inside a pod.
 pub const POD_INTERFACE: &str = "eth0";
+/// MTU of the pods' routes to the outside, bytes: that of an Ethernet.
+const OUTSIDE_MTU: u32 = 1500;
 /// Longest interface name: `IFNAMSIZ` of `linux/if.h`, less its closing zero.
 const INTERFACE_NAME_MAX: usize = 15;
 /// Longest file name (`NAME_MAX` of `linux/limits.h`): a named namespace is a file.
@@ -62,8 +65,8 @@ pub struct LabSpec {
 }
 
 impl LabSpec {
-    /// Specifies a lab of these pods, in namespace `default` or as `namespace/name`, with one worker and MTU
-    /// 1500.
+    /// Specifies a lab of these pods, in namespace `default` or as `namespace/name`, with one worker. Packets
+    /// between pods are as large as the switch carries, others as large as an Ethernet carries.
     pub fn of(pods: &[&str]) -> Result<LabSpec, LabError> {
         let pods = pods.iter().map(|pod| pod.parse()).collect::<Result<Vec<PodName>, String>>();
         Ok(LabSpec {
@@ -71,8 +74,8 @@ impl LabSpec {
             ports: PodPorts::Veth,
             ports_of: BTreeMap::new(),
             workers: 1,
-            mtu: 1500,
-            outside_mtu: 1500,
+            mtu: mtu_of_this_kernel(),
+            outside_mtu: OUTSIDE_MTU,
             v4: Ipv4Net::new_assert(Ipv4Addr::new(10, 77, 0, 0), 16),
             v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0), 64),
             given: BTreeMap::new(),

@@ -37,6 +37,8 @@ pub struct SwitchSpec {
     pub program: PathBuf,
     /// Whether pods stay disconnected after a clean stop. If not, the XDP programs are detached.
     pub stay_closed: bool,
+    /// Further keys of the section `workers`, in TOML, each with a line break.
+    pub workers: String,
     /// Further configuration, in TOML: sections other than `workers`, `control` and `gateway`.
     pub config: String,
 }
@@ -44,7 +46,12 @@ pub struct SwitchSpec {
 impl SwitchSpec {
     /// Specifies a switch with the default configuration, which detaches its programs when it stops.
     pub fn of(program: impl Into<PathBuf>) -> SwitchSpec {
-        SwitchSpec { program: program.into(), stay_closed: false, config: String::new() }
+        SwitchSpec {
+            program: program.into(),
+            stay_closed: false,
+            workers: String::new(),
+            config: String::new(),
+        }
     }
 }
 
@@ -222,7 +229,7 @@ fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
     let cores = cores(workers).doing(|| "learn which cores may be used".to_owned())?;
     let mut text = format!("on_stop = \"{}\"\n", if spec.stay_closed { "closed" } else { "detach" });
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "[workers]\ncores = {cores:?}");
+    let _ = write!(text, "[workers]\ncores = {cores:?}\n{}", spec.workers);
     let _ = writeln!(text, "[control]\nsocket = \"{SOCKET}\"");
     let _ = writeln!(text, "[gateway]\naddresses = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]");
     text.push_str(&spec.config);

@@ -1,19 +1,17 @@
 //! Creation of a lab: pods, veth pairs, addresses and routes.
 
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::host_ends::raise_host_end;
 use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE, PodPorts};
 use super::process::Process;
 use super::teardown::{Teardown, remove, require_root};
 use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan};
-use crate::netlink::{RouteSocket, Veth};
+use crate::netlink::{PodRoute, RouteSocket, Veth, configure_pod_interface, raise_host_end};
 use crate::tap::{TapDevice, TapSpec};
 
 /// A lab. Dropped, it is removed.
@@ -121,17 +119,8 @@ fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
         PodPorts::Veth => add_veth(pod, journal, &namespace, &mark)?,
         PodPorts::Tap => add_tap(pod, journal)?,
     }
-    namespace.run(|| {
-        let kernel = RouteSocket::open()?;
-        kernel.set_up(POD_INTERFACE)?;
-        for address in &pod.addresses {
-            kernel.add_address(POD_INTERFACE, *address)?;
-        }
-        for (prefix, gateway, mtu) in routes(journal) {
-            kernel.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu)?;
-        }
-        Ok(())
-    })?
+    let routes = routes(journal);
+    Ok(namespace.run(|| configure_pod_interface(POD_INTERFACE, &pod.addresses, &routes))??)
 }
 
 /// Makes the tap device of a pod. A switch opens it later, and gives it a carrier.
@@ -159,18 +148,18 @@ fn add_veth(pod: &PodPlan, journal: &Journal, namespace: &Namespace, mark: &str)
         kernel.set_alias(&pod.host_interface, mark)?;
         kernel.set_namespace(&pod.host_interface, outside.as_fd())
     })??;
-    raise_host_end(&pod.host_interface)
+    Ok(raise_host_end(&pod.host_interface)?)
 }
 
-/// Returns the routes of a pod, with their gateways and MTUs: default routes, and routes to the other pods
-/// where packets to the outside are to be shorter.
-fn routes(journal: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
-    let gateway = |prefix: IpNet| -> IpAddr {
-        if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
+/// Returns the routes of a pod: default routes, and routes to the other pods where packets to the outside are to be shorter.
+fn routes(journal: &Journal) -> Vec<PodRoute> {
+    let route = |prefix: IpNet, mtu| {
+        let gateway = if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() };
+        PodRoute { prefix, gateway, mtu }
     };
     let everywhere: [IpNet; 2] = [Ipv4Net::default().into(), Ipv6Net::default().into()];
     let outside = journal.outside.as_ref();
-    let pods = outside.into_iter().flat_map(|outside| outside.pods).map(|prefix| (prefix.trunc(), None));
-    let all = everywhere.map(|prefix| (prefix, outside.map(|outside| outside.mtu)));
-    all.into_iter().chain(pods).map(|(prefix, mtu)| (prefix, gateway(prefix), mtu)).collect()
+    let pods = outside.into_iter().flat_map(|outside| outside.pods).map(|prefix| route(prefix.trunc(), None));
+    let all = everywhere.map(|prefix| route(prefix, outside.map(|outside| outside.mtu)));
+    all.into_iter().chain(pods).collect()
 }

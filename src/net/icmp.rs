@@ -29,8 +29,12 @@ pub mod v4 {
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
+    /// Code "port unreachable".
+    pub const PORT_UNREACHABLE: u8 = 3;
     /// Code of [`UNREACHABLE`]: fragmentation needed (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
+    /// Code of [`UNREACHABLE`]: communication administratively prohibited (RFC 1812).
+    pub const PROHIBITED: u8 = 13;
     /// Source quench: deprecated (RFC 6633), ignored by every host.
     pub const SOURCE_QUENCH: u8 = 4;
     /// Redirect, which only a router on the host's own link may send.
@@ -79,6 +83,12 @@ pub mod v4 {
 pub mod v6 {
     use super::Query;
 
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 1;
+    /// Code of [`UNREACHABLE`]: communication with destination administratively prohibited.
+    pub const PROHIBITED: u8 = 1;
+    /// Code "port unreachable" (RFC 4443 section 3.1).
+    pub const PORT_UNREACHABLE: u8 = 4;
     /// Packet too big.
     pub const PACKET_TOO_BIG: u8 = 2;
     /// Time exceeded.

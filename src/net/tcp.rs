@@ -96,6 +96,17 @@ impl<'a> Tcp<'a> {
     }
 }
 
+/// Writes a header without options, window and checksum, into `header`. `ports` are source and destination.
+pub fn write(header: &mut [u8], ports: [u16; 2], sequence: u32, acknowledgement: u32, flags: Flags) {
+    header[..HEADER_BYTES].fill(0);
+    header[..2].copy_from_slice(&ports[0].to_be_bytes());
+    header[2..4].copy_from_slice(&ports[1].to_be_bytes());
+    header[4..8].copy_from_slice(&sequence.to_be_bytes());
+    header[8..12].copy_from_slice(&acknowledgement.to_be_bytes());
+    header[12] = (HEADER_BYTES as u8 / 4) << 4;
+    header[13] = flags.0;
+}
+
 /// Returns the shift of the window scale option among `options`, at most 14 (RFC 7323 section 2.3); `None`
 /// without one.
 pub fn window_scale(mut options: &[u8]) -> Option<u8> {

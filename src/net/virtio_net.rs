@@ -66,6 +66,15 @@ impl VirtioNet {
         self.gso_type != GSO_NONE
     }
 
+    /// Number of segments of a packet of `bytes` bytes with this header.
+    #[inline]
+    pub fn segments(&self, bytes: usize) -> usize {
+        if !self.is_gso() || self.gso_size == 0 {
+            return 1;
+        }
+        bytes.saturating_sub(self.hdr_len.into()).div_ceil(self.gso_size.into()).max(1)
+    }
+
     /// Whether the checksum is unfinished.
     #[inline]
     pub fn needs_checksum(&self) -> bool {
@@ -93,5 +102,8 @@ mod tests {
         assert_eq!(VirtioNet::from_bytes(&bytes), header);
         assert!(header.is_gso() && header.needs_checksum());
         assert!(!VirtioNet::default().is_gso());
+        let packets = [66, 67, 66 + 1448, 66 + 1449, 66 + 10 * 1448];
+        assert_eq!(packets.map(|bytes| header.segments(bytes)), [1, 1, 1, 2, 10]);
+        assert_eq!(packets.map(|bytes| VirtioNet::default().segments(bytes)), [1; 5]);
     }
 }

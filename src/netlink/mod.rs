@@ -13,6 +13,7 @@ mod interface;
 mod links;
 mod namespace;
 mod neighbor;
+mod pod_interface;
 mod routes;
 
 mod link_events;
@@ -24,6 +25,8 @@ pub(crate) use interface::{vlan_device, xdp_programs};
 pub(crate) use link_events::{LinkEvent, LinkEvents};
 pub(crate) use links::Veth;
 pub use namespace::NetworkNamespace;
+pub(crate) use namespace::share_namespace_directory;
 pub(crate) use neighbor::{Neighbor, NudState};
 pub(crate) use neighbor_events::{NeighborEvent, NeighborEvents};
+pub(crate) use pod_interface::{PodRoute, configure_pod_interface, raise_host_end};
 pub(crate) use socket::RouteSocket;

@@ -1,13 +1,18 @@
 //! Network namespaces of others (`network_namespaces(7)`).
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Directory of named namespaces (ip-netns(8)).
@@ -25,7 +30,10 @@ impl NetworkNamespace {
 
     /// Opens the namespace with this name or absolute path.
     pub fn open(name: &str) -> io::Result<NetworkNamespace> {
-        File::open(NetworkNamespace::path_of(name)).map(NetworkNamespace)
+        // A named pipe in place of a namespace would wait for a writer.
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        let path = NetworkNamespace::path_of(name);
+        OpenOptions::new().read(true).custom_flags(flags).open(path).map(NetworkNamespace)
     }
 
     /// Inode, which is the identity of the namespace while it exists.
@@ -45,6 +53,50 @@ impl NetworkNamespace {
             let thread = thread.spawn_scoped(scope, enter_and_run)?;
             thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+}
+
+impl NetworkNamespace {
+    /// Gives the namespace of a file a name, as `ip netns attach` does. Returns the path of the name.
+    pub(crate) fn bind(file: &Path, name: &str) -> io::Result<PathBuf> {
+        share_namespace_directory()?;
+        let path = NetworkNamespace::path_of(name);
+        File::create_new(&path)?;
+        match mount_bind(file, &path) {
+            Ok(()) => Ok(path),
+            Err(error) => {
+                std::fs::remove_file(&path)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Removes the name of a namespace. A removed one has no effect.
+    pub(crate) fn unbind(name: &str) -> io::Result<()> {
+        let path = NetworkNamespace::path_of(name);
+        match unmount(&path, UnmountFlags::DETACH) {
+            // Nothing is bound on the file, or there is none.
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes the directory of named namespaces a shared mount, as `ip netns add` does. Otherwise a later `ip netns add` binds
+/// it on itself, and the names made before can no longer be removed.
+pub(crate) fn share_namespace_directory() -> io::Result<()> {
+    std::fs::create_dir_all(DIRECTORY)?;
+    let share = || mount_change(DIRECTORY, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
+    match share() {
+        Err(Errno::INVAL) => {
+            mount_bind_recursive(DIRECTORY, DIRECTORY)?;
+            Ok(share()?)
+        }
+        result => Ok(result?),
     }
 }
 

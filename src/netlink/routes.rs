@@ -4,11 +4,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteScope};
 use rtnetlink::{AddressMessageBuilder, RouteMessageBuilder};
+use rustix::io::Errno;
 
 use super::NetlinkError;
 use super::error::Context;
@@ -33,24 +34,37 @@ impl RouteSocket {
         gateway: IpAddr,
         mtu: Option<u32>,
     ) -> Result<(), NetlinkError> {
-        let index = self.index(name)?;
         let action = || format!("route {prefix} on {name} by way of {gateway}");
-        let mut route = match (prefix, gateway) {
-            (IpNet::V4(net), IpAddr::V4(gateway)) => RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(net.network(), net.prefix_len())
-                .output_interface(index)
-                .gateway(gateway)
-                .onlink()
-                .build(),
-            (IpNet::V6(net), IpAddr::V6(gateway)) => RouteMessageBuilder::<Ipv6Addr>::new()
-                .destination_prefix(net.network(), net.prefix_len())
-                .output_interface(index)
-                .gateway(gateway)
-                .build(),
-            _ => return Err(io::ErrorKind::InvalidInput.into()).context(action),
-        };
+        let mut route = gateway_route(self.index(name)?, prefix, gateway).context(action)?;
         route.attributes.extend(mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
         self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL).context(action)
+    }
+
+    /// Routes a prefix as [`RouteSocket::add_gateway_route`] does, in place of any route to it.
+    pub(crate) fn replace_gateway_route(
+        &self,
+        name: &str,
+        prefix: IpNet,
+        gateway: IpAddr,
+    ) -> Result<(), NetlinkError> {
+        let action = || format!("route {prefix} on {name} by way of {gateway}");
+        let route = gateway_route(self.index(name)?, prefix, gateway).context(action)?;
+        self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_REPLACE).context(action)
+    }
+
+    /// Removes a route that [`RouteSocket::replace_gateway_route`] adds. A removed one has no effect.
+    pub(crate) fn remove_gateway_route(
+        &self,
+        name: &str,
+        prefix: IpNet,
+        gateway: IpAddr,
+    ) -> Result<(), NetlinkError> {
+        let action = || format!("remove the route to {prefix} on {name}");
+        let route = gateway_route(self.index(name)?, prefix, gateway).context(action)?;
+        match self.change(RouteNetlinkMessage::DelRoute(route), 0) {
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
+            other => other.context(action),
+        }
     }
 
     /// Adds a route to a prefix whose addresses are all on the link.
@@ -84,6 +98,23 @@ impl RouteSocket {
             _ => None,
         });
         Ok(gateway.unwrap_or(to))
+    }
+}
+
+fn gateway_route(index: u32, prefix: IpNet, gateway: IpAddr) -> io::Result<RouteMessage> {
+    match (prefix, gateway) {
+        (IpNet::V4(net), IpAddr::V4(gateway)) => Ok(RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(net.network(), net.prefix_len())
+            .output_interface(index)
+            .gateway(gateway)
+            .onlink()
+            .build()),
+        (IpNet::V6(net), IpAddr::V6(gateway)) => Ok(RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(net.network(), net.prefix_len())
+            .output_interface(index)
+            .gateway(gateway)
+            .build()),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 

@@ -9,8 +9,13 @@ mod resolve;
 
 mod compile;
 
+mod audit;
+
+pub mod services;
+
 pub mod testcase;
 
+pub use audit::{audited_policies, policy_of};
 pub use compile::{Compiler, Options};
 pub use resolve::{AddressGroup, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};

@@ -4,8 +4,10 @@
 //! the compiler, and publishes the difference of the tables. Files take effect together: if one of them is
 //! invalid, the switch keeps its tables, and the directory keeps the valid files until all of them are valid.
 
+mod audit;
 mod publish;
 mod read;
+mod services;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,17 +15,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::audit::AuditCompiler;
 use super::files::{Listing, LoadError, Stamp};
 use super::load::{LoadOptions, Rejected};
 use super::manifests::{Content, Manifests};
 use super::watch::Watch;
-use crate::config::Policy;
+use crate::config::{Policy, SourceKind};
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{ApiError, CoverageCheck, Switch};
 use crate::ids::Generation;
-use crate::policy::{Compiler, Options};
-use crate::tables::{RuleTables, TablesDiff};
+use crate::policy::{Change, Compiler, Options};
+use crate::tables::{PolicyRef, RuleTables, TablesDiff};
 use crate::threads;
+use services::DirectoryServices;
 
 /// Delay after which a missing file counts as removed. An editor that moves the old file away before it
 /// writes the other one leaves a gap, and so does the replacement of a directory.
@@ -45,6 +49,10 @@ pub struct PolicyDirectory {
     pending_files: BTreeMap<PathBuf, Read>,
     manifests: Manifests,
     tables: Tables,
+    audit: AuditCompiler,
+    /// Audited policies, if the switch has got the audit of these manifests.
+    audit_published: Option<Vec<PolicyRef>>,
+    services: DirectoryServices,
     /// Generation with which the switch published exactly these tables.
     published: Option<Generation>,
     /// Time since which a loaded file is missing.
@@ -136,9 +144,10 @@ enum TablesChange {
 impl PolicyDirectory {
     /// Opens the configured directory, if the configuration has one, and watches it.
     pub fn of(config: &Policy) -> Option<PolicyDirectory> {
-        let root = config.directory.clone()?;
+        let root = config.directory.clone().filter(|_| config.source == SourceKind::Directory)?;
         let watch = if config.watch { Watch::new(&root) } else { Watch::off(&root) };
         Some(PolicyDirectory {
+            services: DirectoryServices::new(config.node.clone()),
             options: LoadOptions { node: config.node.clone() },
             watch,
             root,
@@ -146,6 +155,8 @@ impl PolicyDirectory {
             pending_files: BTreeMap::new(),
             manifests: Manifests::default(),
             tables: Tables::Unknown,
+            audit: AuditCompiler::default(),
+            audit_published: None,
             published: None,
             missing_since: None,
             next_check: None,
@@ -190,6 +201,13 @@ impl PolicyDirectory {
         if let Some(base) = self.published {
             let _ =
                 switch.change_tables(base, &TablesDiff::default(), origin, CoverageCheck::RequireIfCovered);
+            self.publish_audit(switch);
+        }
+        if let Err(refusal) = self.services.publish(switch) {
+            let errors = [format!("{}: {refusal}", self.root.display())];
+            tracing::error!(directory = %self.root.display(), "Services are not loaded: {}", errors[0]);
+            switch.set_rejected_reload(Some((&self.root, &errors)));
+            self.next_check = Some(Instant::now() + RETRY_INTERVAL);
         }
     }
 
@@ -260,14 +278,16 @@ impl PolicyDirectory {
         }
         let is_rejected = self.last_rejection.is_some();
         let mut warnings = Vec::new();
-        match self.compile(listing, &mut warnings)? {
-            TablesChange::None if self.published.is_some() => Ok(if self.reload_requested || is_rejected {
+        let reload = match self.compile(listing, &mut warnings)? {
+            TablesChange::None if self.published.is_some() => {
+                if !(self.reload_requested || is_rejected || self.services.is_pending()) {
+                    return Ok(Reload::NotDue);
+                }
                 self.republish(switch)?
-            } else {
-                Reload::NotDue
-            }),
-            step => self.publish(&step, switch, warnings),
-        }
+            }
+            step => self.publish(&step, switch, warnings.clone())?,
+        };
+        self.publish_services(reload, switch, warnings)
     }
 
     /// Loads and compiles the pending files, unless one is invalid.
@@ -301,21 +321,26 @@ impl PolicyDirectory {
         (self.before_compile)();
         let update = self.manifests.update(contents);
         warnings.extend(update.warnings);
+        self.services.apply(&update.changes);
+        warnings.extend(self.services.warnings());
         if let Some(precompiled) = precompiled {
+            self.reset_audit();
             self.tables = precompiled;
             return Ok(TablesChange::Full);
         }
-        if self.manifests.len() == 0 {
+        if !self.manifests.has_policy_objects() {
             return Err(Rejected::NoObjectsBelow { path: self.root.clone() });
         }
+        self.note_audited(&update.changes);
         let (compiler, step) = match before {
             Tables::Compiled(mut compiler) => {
-                let difference = compiler.apply_all(update.changes);
+                let difference = compiler.apply_all(update.changes.into_iter().map(Change::enforced));
                 (compiler, TablesChange::Difference(difference))
             }
             Tables::Unknown | Tables::Precompiled(..) => {
                 let options = Options { node: self.options.node.clone() };
-                (Box::new(Compiler::from_objects(self.manifests.objects(), options)), TablesChange::Full)
+                let enforced = self.manifests.objects().filter(|object| !object.is_audited());
+                (Box::new(Compiler::from_objects(enforced, options)), TablesChange::Full)
             }
         };
         self.tables = Tables::Compiled(compiler);
@@ -352,7 +377,9 @@ impl PolicyDirectory {
         self.loaded_files.clear();
         self.pending_files.clear();
         self.manifests = Manifests::default();
+        self.services = DirectoryServices::new(self.options.node.clone());
         (self.tables, self.published) = (Tables::Unknown, None);
+        self.reset_audit();
     }
 
     fn current(&self) -> Option<&RuleTables> {

@@ -4,11 +4,14 @@ use std::fmt::{Display, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::audit::Audited;
 use super::files::{self, LoadError};
+use crate::policy::objects::Object;
 use crate::policy::parse::{self, Diagnostic, Parsed, Source};
+use crate::policy::services::{Services, ServicesOptions};
 use crate::policy::{Compiler, Options};
 use crate::printable;
-use crate::tables::{RuleTables, TablesError};
+use crate::tables::{RuleTables, ServiceTable, TablesError};
 
 /// Options of a compilation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,8 +25,14 @@ pub struct LoadOptions {
 pub struct Compiled {
     /// Checked tables.
     pub tables: RuleTables,
+    /// Services of the node; `None` for compiled tables, which say nothing about Services.
+    pub services: Option<ServiceTable>,
+    /// Services that are not served as written.
+    pub service_warnings: Vec<String>,
     /// Warnings for the authors of the manifests.
     pub warnings: Vec<Diagnostic>,
+    /// Policies in audit mode, which are not in the tables.
+    pub audited: Option<Audited>,
 }
 
 /// Reason for which manifests yield no tables.
@@ -126,7 +135,13 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
     if let [source] = sources
         && is_tables(source.text())
     {
-        return Ok(Compiled { tables: compiled_tables(source)?, warnings: Vec::new() });
+        return Ok(Compiled {
+            tables: compiled_tables(source)?,
+            services: None,
+            service_warnings: Vec::new(),
+            warnings: Vec::new(),
+            audited: None,
+        });
     }
     Ok(compile(read_objects(sources)?, options))
 }
@@ -134,16 +149,30 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
 /// Parses the objects of manifests. At least one object is required.
 pub fn read_objects(sources: &[Source]) -> Result<Parsed, Rejected> {
     let parsed = parse::parse_sources(sources).map_err(Rejected::Manifests)?;
-    if parsed.objects.is_empty() {
-        return Err(Rejected::NoObjects { skipped: parsed.skipped.len() });
+    if !parsed.objects.iter().any(|(object, _)| object.is_of_policy()) {
+        return Err(Rejected::NoObjects { skipped: parsed.skipped.len() + parsed.objects.len() });
     }
     Ok(parsed)
 }
 
 fn compile(parsed: Parsed, options: &LoadOptions) -> Compiled {
-    let objects = parsed.objects.into_iter().map(|(object, _)| object);
-    let compiler = Compiler::from_objects(objects, Options { node: options.node.clone() });
-    Compiled { tables: compiler.into_tables(), warnings: parsed.warnings }
+    let objects: Vec<Object> = parsed.objects.into_iter().map(|(object, _)| object).collect();
+    let services = Services::from_objects(objects.iter().cloned(), services_options(options));
+    let options = Options { node: options.node.clone() };
+    let audited = Audited::of(objects.iter(), &options);
+    let compiler = Compiler::from_objects(objects.into_iter().filter(|object| !object.is_audited()), options);
+    Compiled {
+        tables: compiler.into_tables(),
+        service_warnings: services.warnings().collect(),
+        services: Some(services.table().clone()),
+        warnings: parsed.warnings,
+        audited,
+    }
+}
+
+/// Options of the Services of manifests: no controller makes `EndpointSlices` of pods.
+pub(super) fn services_options(options: &LoadOptions) -> ServicesOptions {
+    ServicesOptions { node: options.node.clone(), derive_endpoints: true }
 }
 
 /// Tests for compiled tables: a JSON object with a `format` and no `kind`.
@@ -238,7 +267,7 @@ mod tests {
         }
         let said = load("").unwrap_err().to_string();
         assert!(said.starts_with("no objects were given: give the NetworkPolicies"), "{said}");
-        let service = "kind: Service\napiVersion: v1\nmetadata: {name: s}\n";
+        let service = "kind: Service\napiVersion: v1\nmetadata: {name: s}\nspec: {ports: [{port: 80}]}\n";
         let said = load(service).unwrap_err().to_string();
         assert!(said.starts_with("none of 1 objects is of a kind"), "{said}");
     }

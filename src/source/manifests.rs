@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::policy::objects::Object;
 use crate::policy::parse::{Diagnostic, Location};
-use crate::policy::{Change, ObjectName};
+use crate::policy::{Change, ObjectName, audited_policies};
+use crate::tables::PolicyRef;
 
 /// Objects by name. Of several with one name the one in the last file counts.
 #[derive(Debug, Default)]
@@ -15,6 +16,8 @@ pub(super) struct Manifests {
     /// Definitions of each object in the order of their files; never empty.
     objects: BTreeMap<ObjectName, Vec<Definition>>,
     policies: usize,
+    /// Policies in audit mode among them.
+    audited: usize,
 }
 
 /// Definition of an object in a file.
@@ -43,9 +46,25 @@ impl Manifests {
         self.objects.len()
     }
 
+    /// Tests whether policy depends on one of the objects.
+    pub(super) fn has_policy_objects(&self) -> bool {
+        // Services and their slices are the last kinds in the order of names.
+        self.objects.keys().next().is_some_and(|name| {
+            !matches!(name, ObjectName::Service { .. } | ObjectName::EndpointSlice { .. })
+        })
+    }
+
     /// Number of policies.
     pub(super) fn policies(&self) -> usize {
         self.policies
+    }
+
+    /// Policies in audit mode.
+    pub(super) fn audited(&self) -> Vec<PolicyRef> {
+        if self.audited == 0 {
+            return Vec::new();
+        }
+        audited_policies(self.objects.values().filter_map(|of_name| Some(&*of_name.last()?.object)))
     }
 
     /// Tests whether a file defines objects.
@@ -97,6 +116,9 @@ impl Manifests {
                 matches!(name, ObjectName::NetworkPolicy { .. } | ObjectName::ClusterNetworkPolicy { .. });
             let count = |object: Option<&Arc<Object>>| usize::from(is_policy && object.is_some());
             self.policies = self.policies + count(after.as_ref()) - count(before.as_ref());
+            let count =
+                |object: Option<&Arc<Object>>| usize::from(object.is_some_and(|object| object.is_audited()));
+            self.audited = self.audited + count(after.as_ref()) - count(before.as_ref());
             update.changes.push(match after {
                 Some(object) => Change::Upsert(Object::clone(&object)),
                 None => Change::Remove(name),
@@ -130,7 +152,9 @@ fn replaces(name: &ObjectName, earlier: &Definition, last: &Definition) -> Strin
         ObjectName::Namespace(name)
         | ObjectName::Node(name)
         | ObjectName::ClusterNetworkPolicy { name, .. } => name.clone(),
-        ObjectName::NetworkPolicy { namespace, name } => format!("{namespace}/{name}"),
+        ObjectName::NetworkPolicy { namespace, name }
+        | ObjectName::Service { namespace, name }
+        | ObjectName::EndpointSlice { namespace, name } => format!("{namespace}/{name}"),
         ObjectName::Pod(name) => name.to_string(),
     };
     format!(

@@ -7,6 +7,10 @@ pub mod files;
 
 pub mod load;
 
+mod audit;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
+
 mod manifests;
 
 mod watch;
@@ -15,5 +19,6 @@ mod directory;
 
 mod reload;
 
+pub use audit::Audited;
 pub use directory::{PolicyDirectory, Ready, Reload};
 pub use reload::Requests;

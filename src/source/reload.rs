@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -15,14 +16,19 @@ use crate::control::Switch;
 pub struct Requests {
     event: OwnedFd,
     reload: AtomicBool,
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
 }
 
 impl Requests {
     /// Creates an empty set of requests.
     pub fn new() -> io::Result<Requests> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Requests { event, reload: AtomicBool::new(false), stop: AtomicBool::new(false) })
+        Ok(Requests { event, reload: AtomicBool::new(false), stop: Arc::default() })
+    }
+
+    /// Whether a stop is requested.
+    pub fn stopping(&self) -> &Arc<AtomicBool> {
+        &self.stop
     }
 
     /// Requests a reload, even without a change.
@@ -48,8 +54,9 @@ impl Requests {
 }
 
 impl PolicyDirectory {
-    /// Loads the directory into `switch` after each change, until a stop is requested. Logs the outcomes.
-    pub fn run(&mut self, switch: &Switch, requests: &Requests) {
+    /// Loads the directory into `switch` after each change, until a stop is requested. Logs the outcomes, and calls
+    /// `reloaded` after each requested reload.
+    pub fn run(&mut self, switch: &Switch, requests: &Requests, reloaded: impl Fn()) {
         crate::control::avoid_worker_cores(&switch.status().cores);
         loop {
             self.wait(requests);
@@ -60,6 +67,9 @@ impl PolicyDirectory {
             let reload_requested = requests.reload.swap(false, Ordering::AcqRel);
             let reload = self.turn(reload_requested, switch);
             self.log_outcome(&reload);
+            if reload_requested {
+                reloaded();
+            }
         }
     }
 

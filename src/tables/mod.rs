@@ -22,6 +22,8 @@ mod row_store;
 
 mod route;
 
+mod services;
+
 mod prefix_table;
 
 mod exact_table;
@@ -44,3 +46,6 @@ pub use pod_index::PodAcls;
 pub use prefix_table::PrefixTable;
 pub use route::RouteTable;
 pub use row_store::Service;
+pub use services::{
+    ServicePort, ServicePortName, ServiceSet, ServiceTable, ServicesDiff, ServicesError, VirtualEndpoint,
+};

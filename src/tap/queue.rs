@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::{Errno, readv, writev};
+use rustix::io::{Errno, readv, write, writev};
 
 /// One queue of an open tap device.
 #[derive(Debug)]
@@ -45,11 +45,22 @@ impl TapQueue {
         }
     }
 
-    /// Gives the pod a packet: the virtio-net header and the packet, in `parts`. Packets that the kernel refuses
-    /// are counted.
+    /// Gives the pod a packet: the virtio-net header and the packet. Packets that the kernel refuses are counted.
     #[inline]
-    pub fn write(&self, parts: &[IoSlice<'_>]) {
-        while let Err(error) = writev(&self.descriptor, parts) {
+    pub fn write(&self, bytes: &[u8]) {
+        self.repeat(|descriptor| write(descriptor, bytes));
+    }
+
+    /// Gives the pod a packet as [`TapQueue::write`] does, header and packet in `parts`.
+    #[inline]
+    pub fn write_vectored(&self, parts: &[IoSlice<'_>]) {
+        self.repeat(|descriptor| writev(descriptor, parts));
+    }
+
+    /// Repeats an interrupted write, and counts a refused one.
+    #[inline]
+    fn repeat(&self, write: impl Fn(BorrowedFd<'_>) -> Result<usize, Errno>) {
+        while let Err(error) = write(self.fd()) {
             if error != Errno::INTR {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 break;

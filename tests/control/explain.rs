@@ -9,7 +9,7 @@ use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
     Counters, DataplaneApi, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError,
-    PortKind, PortReport, PortSpec, Settings, Simulation,
+    PortKind, PortReport, PortSpec, RouteReport, Settings, Simulation,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -21,7 +21,7 @@ use palisade::tables::Verdict;
 use crate::fixture::{Scratch, on_port, pod, pod_port};
 
 /// Memory ports under the names of interfaces.
-struct SimulatedDataplane(Mutex<Simulation>);
+pub(crate) struct SimulatedDataplane(Mutex<Simulation>);
 
 impl DataplaneApi for SimulatedDataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
@@ -54,16 +54,24 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().counters()
     }
 
-    fn flows(&self, max: usize, _: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
-        self.0.lock().unwrap().flows(max)
+    fn flows(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
+        self.0.lock().unwrap().flows(100).into_iter().all(see);
     }
 
     fn path(&self, flow: &FlowKey) -> FlowPath {
         self.0.lock().unwrap().path(flow)
     }
+
+    fn routes(&self) -> Vec<RouteReport> {
+        self.0.lock().unwrap().routes()
+    }
+
+    fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
+        self.0.lock().unwrap().route_of(address)
+    }
 }
 
-const OBJECTS: &str = "
+pub(crate) const OBJECTS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, labels: {app: db}}, spec: {containers: [{name: c}]}, status: {podIP: 10.1.0.2}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c}]}, status: {podIP: 10.1.0.3}}
@@ -78,7 +86,7 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 6379}]}]
 
 /// Starts a switch with the pods db and web, the tables of [`OBJECTS`], and routes by an uplink that is not
 /// open yet.
-fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
+pub(crate) fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
     let settings =
         Settings { cores: vec![0], frames_per_worker: 1024, huge_pages: false, ..Settings::default() };
     let dataplane = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
@@ -114,7 +122,7 @@ fn explain(switch: &Switch, from: &str, to: &str, port: u16) -> PathReport {
     switch.explain([&from, &to], Protocol::TCP, Some(port)).unwrap().remove(0)
 }
 
-fn open_uplink(switch: &Switch) {
+pub(crate) fn open_uplink(switch: &Switch) {
     let uplink = PortRequest { kind: PortKind::Uplink, ..pod_port() };
     switch.put_port("eth0", &uplink).unwrap();
 }
@@ -134,6 +142,9 @@ fn a_path_between_pods_names_ports_rules_mtu_and_neighbour() {
         "replies leave by port veth-web (veth-web)",
         "egress of default/web: allow: no policy isolates the pod for egress",
         "ingress of default/db: allow: NetworkPolicy default/db ingress[0]",
+        "10.1.0.3 now: route 10.1.0.3/32 (pod) by port veth-web (veth-web, up, MTU 1500), 10.1.0.3 (unresolved)",
+        "10.1.0.2 now: route 10.1.0.2/32 (pod) by port veth-db (veth-db, up, MTU 1500), 10.1.0.2 (unresolved)",
+        "ingress of default/db: allow: NetworkPolicy default/db ingress[0] (0 flows)",
         "TCP 6379: allow: NetworkPolicy default/db ingress[0]",
         "everything else: deny: isolated for ingress by NetworkPolicy default/db; no rule matched",
     ] {
@@ -175,6 +186,9 @@ fn an_address_without_a_route_is_not_allowed() {
     dataplane.0.lock().unwrap().resolve(uplink, address("192.0.2.2"), Some(Mac([2, 0, 0, 0, 0, 7])));
     let text = explain(&switch, "default/web", "default/far", 80).to_string();
     assert!(text.contains("192.0.2.2 has the Ethernet address 02:00:00:00:00:07"), "{text}");
+    let route = "10.2.0.2 now: route 10.2.0.0/16 (configured) by port eth0 (eth0, up, MTU 1400), router 192.0.2.2, \
+                 192.0.2.2 at 02:00:00:00:00:07 (resolved)";
+    assert!(text.contains(route), "{text}");
 
     // The packet could come by the uplink, but no reply would have a route.
     let report = explain(&switch, "198.51.100.1", "default/db", 6379);

@@ -5,16 +5,20 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DataplaneApi, DecisionCount, DesiredState, FlowInfo, FlowPath, NotTaken, PortCounters,
-    PortError, PortKind, PortReport, PortSpec, WorkerCounters,
+    Counters, DataplaneApi, DecisionCount, DesiredState, FlowCounters, FlowInfo, FlowPath, FlowTableReport,
+    FlowsLeft, NotTaken, PortCounters, PortError, PortKind, PortReport, PortSpec, StuckWorker,
+    WorkerCounters, WorkerTimes,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+
+use crate::ipfix::FakeFlows;
 
 /// Records desired states and closed ports. Interfaces with a name that begins with `absent` do not exist.
 /// Those that begin with `stuck` do not close.
@@ -27,6 +31,12 @@ pub(crate) struct FakeDataplane {
     pub(crate) publishing: Mutex<()>,
     /// Makes publications fail as if a worker did not take them.
     pub(crate) is_late: AtomicBool,
+    /// Flows that a flush has ended.
+    pub(crate) ended: Mutex<Vec<FlowKey>>,
+    pub(crate) is_followed: AtomicBool,
+    pub(crate) counted: FakeFlows,
+    /// Worker 0 stands still for this long.
+    pub(crate) halted_for: Mutex<Duration>,
 }
 
 impl FakeDataplane {
@@ -83,7 +93,8 @@ impl DataplaneApi for FakeDataplane {
 
     fn counters(&self) -> Counters {
         let drops = BTreeMap::from([("policy-ingress".to_owned(), 3)]);
-        let port = PortCounters { received: 10, forwarded: 7, drops, ..PortCounters::default() };
+        let lost = BTreeMap::from([("ring-full".to_owned(), 2)]);
+        let port = PortCounters { received: 10, forwarded: 7, drops, lost, ..PortCounters::default() };
         let ports = self.ports.lock().unwrap().keys().map(|&id| (id, port.clone())).collect();
         let policies = vec![PolicyRef {
             kind: PolicyKind::NetworkPolicy,
@@ -98,11 +109,39 @@ impl DataplaneApi for FakeDataplane {
         }
     }
 
+    fn worker_times(&self) -> Vec<WorkerTimes> {
+        vec![WorkerTimes {
+            worker: WorkerId(0),
+            core: 0,
+            clock_ns: 2_000_000_000,
+            received: 10,
+            batches: 4,
+            turns: 9,
+            sleeps: 3,
+            busy_ns: 1_500_000_000,
+            waited_ns: Some(250_000_000),
+            stages: vec![],
+            stage_frames: 0,
+            latency: vec![(1000, 8), (5000, 2)],
+            turn_times: vec![],
+        }]
+    }
+
+    fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+        let since = *self.halted_for.lock().unwrap();
+        let stuck = StuckWorker { worker: WorkerId(0), core: 3, since };
+        [stuck].into_iter().filter(|stuck| stuck.since > patience).collect()
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport { capacity: 4096, restored: 2, ..FlowTableReport::default() }
+    }
+
     fn path(&self, _: &FlowKey) -> FlowPath {
         unreachable!("paths are those of a simulated dataplane")
     }
 
-    fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+    fn flows(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
         let flow = |last: u8| FlowInfo {
             key: FlowKey {
                 src: IpAddr::from([10, 1, 0, last]),
@@ -111,18 +150,42 @@ impl DataplaneApi for FakeDataplane {
                 src_port: 40000,
                 dst_port: 6379,
             },
-            state: "established".to_owned(),
+            state: if last == 9 { "time-wait" } else { "established" }.into(),
             assured: true,
+            port: PortId(u16::from(last > 4)),
             generation: Generation(1),
+            age_ms: (last > 1).then_some(1000 * u64::from(last)),
             idle_ms: 5,
             packets: 4,
-            bytes: 400,
+            bytes: 100 * u64::from(last),
             reply_packets: 3,
             reply_bytes: 300,
+            service: None,
             egress: None,
             ingress: None,
         };
-        (1..=9).map(flow).filter(|flow| wanted(flow)).take(max).collect()
+        (1..=9).map(flow).filter(|flow| !self.ended.lock().unwrap().contains(&flow.key)).all(see);
+    }
+
+    fn end_flows(&self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
+        if self.is_late.load(Ordering::Relaxed) {
+            return Err(FlowsLeft { ended: 2, worker: WorkerId(1) });
+        }
+        let mut ending = Vec::new();
+        self.flows(&mut |flow| {
+            ending.extend(wanted(&flow).then_some(flow.key));
+            true
+        });
+        self.ended.lock().unwrap().extend(&ending);
+        Ok(ending.len() as u64)
+    }
+
+    fn flow_counters(&self) -> Option<&dyn FlowCounters> {
+        Some(&self.counted)
+    }
+
+    fn follow_flows(&self, is_followed: bool) {
+        self.is_followed.store(is_followed, Ordering::Relaxed);
     }
 }
 
@@ -163,7 +226,7 @@ pub(crate) struct Served {
     pub(crate) dataplane: Arc<FakeDataplane>,
     pub(crate) client: Client,
     pub(crate) scratch: Scratch,
-    _server: Server,
+    pub(crate) server: Server,
 }
 
 impl Served {
@@ -172,7 +235,7 @@ impl Served {
         let (dataplane, switch) = switch(SwitchSettings::default());
         let socket = scratch.0.join("control.sock");
         let server = Server::start(&socket, 0o660, switch).unwrap();
-        Served { dataplane, client: Client::new(socket), scratch, _server: server }
+        Served { dataplane, client: Client::new(socket), scratch, server }
     }
 
     pub(crate) fn socket(&self) -> &Path {

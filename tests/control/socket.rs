@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::control::protocol::{PolicySource, Problem, TablesPatch};
+use palisade::control::protocol::{FlowQuery, PolicySource, Problem, TablesPatch};
 use palisade::control::{Client, Server, ServerError, SwitchSettings};
 use palisade::ids::Generation;
 
@@ -67,8 +67,8 @@ fn every_verb_works_through_the_client() {
     let counters = client.counters().unwrap();
     assert_eq!(counters.ports["veth@1"].drops["policy-ingress"], 3);
     assert_eq!(counters.decisions[0].packets, 3);
-    assert_eq!(client.flows(3, None).unwrap().len(), 3);
-    assert_eq!(client.flows(100, Some(&pod("db"))).unwrap().len(), 2);
+    assert_eq!(client.flows(&FlowQuery::first(3)).unwrap().flows.len(), 3);
+    assert_eq!(client.flows(&FlowQuery::of_pod(&pod("db"))).unwrap().matched, 2);
 
     client.delete_pod(&pod("db")).unwrap();
     client.delete_port("veth@1").unwrap();
@@ -92,7 +92,7 @@ fn every_error_is_a_problem_with_its_status() {
     assert!(problem(socket, 405, "POST", "/v1/tables", "{}").contains("/v1/tables does not take POST"));
     problem(socket, 405, "DELETE", "/v1/status", "");
     problem(socket, 400, "GET", "/v1/flows?max=many", "");
-    problem(socket, 400, "GET", "/v1/flows?limit=3", "");
+    problem(socket, 400, "GET", "/v1/flows?colour=3", "");
     problem(socket, 400, "DELETE", "/v1/ports/p?detach=maybe", "");
     problem(socket, 400, "PUT", "/v1/ports/%ff", r#"{"kind":"pod"}"#);
     let said = problem(socket, 400, "PUT", "/v1/ports/p", "{\n  \"kind\": \"pdo\"\n}");

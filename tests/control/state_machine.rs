@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use palisade::config::{Config, Policy};
-use palisade::control::protocol::{PodRequest, PolicyOrigin, PortRequest, TablesPatch};
+use palisade::control::protocol::{FlowQuery, PodRequest, PolicyOrigin, PortRequest, TablesPatch};
 use palisade::control::{ApiError, CoverageCheck, PortRoute, Switch, SwitchSettings};
 use palisade::daemon::configure;
 use palisade::dataplane::{Gateway, Mac, PortKind};
@@ -263,11 +263,13 @@ fn the_summary_counts_what_is_loaded() {
 fn flows_of_one_pod_are_those_of_its_addresses() {
     let (_, switch) = switch(SwitchSettings::default());
     with_db(&switch);
-    assert_eq!(switch.flows(100, None).unwrap().len(), 9);
-    assert_eq!(switch.flows(4, None).unwrap().len(), 4);
-    let of_db = switch.flows(100, Some(&pod("db"))).unwrap();
-    assert_eq!(of_db.len(), 2, "one from 10.1.0.2, one to it");
-    assert_eq!(switch.flows(100, Some(&pod("web"))).unwrap_err().status(), 404);
+    assert_eq!(switch.flows(&FlowQuery::first(100)).unwrap().flows.len(), 9);
+    assert_eq!(switch.flows(&FlowQuery::first(4)).unwrap().flows.len(), 4);
+    let of_db = switch.flows(&FlowQuery::of_pod(&pod("db"))).unwrap();
+    assert_eq!((of_db.flows.len(), of_db.matched, of_db.total), (2, 2, 9), "one from 10.1.0.2, one to it");
+    let names: Vec<_> = of_db.flows.iter().map(|flow| (&flow.source_pod, &flow.destination_pod)).collect();
+    assert_eq!(names, [(&Some(pod("db")), &None), (&None, &Some(pod("db")))]);
+    assert_eq!(switch.flows(&FlowQuery::of_pod(&pod("web"))).unwrap_err().status(), 404);
 }
 
 #[test]

@@ -31,7 +31,7 @@ make() {
 
 unit() { sed -n "s/^$1=//p" /etc/systemd/system/palisade.service; }
 
-# As systemd does for this unit: capabilities, and a start that returns when the process reports READY=1.
+# As systemd does for this unit: group, capabilities, and a start that returns when the process reports READY=1.
 systemctl() {
     case $1 in
     enable)
@@ -41,7 +41,8 @@ systemctl() {
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind("/run/notify"); assert s.recv(64) == b"READY=1"' &
         listener=$!
         until [ -S /run/notify ]; do sleep 0.1; done
-        NOTIFY_SOCKET=/run/notify setpriv --bounding-set="$capabilities" --no-new-privs $(unit ExecStart) >&2 &
+        NOTIFY_SOCKET=/run/notify setpriv --regid="$(unit Group)" --clear-groups --bounding-set="$capabilities" \
+            --no-new-privs $(unit ExecStart) >&2 &
         echo $! > /run/pid
         wait $listener
         disown

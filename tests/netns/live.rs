@@ -60,6 +60,13 @@ fn both_families_and_nodes_outside_get_through_two_workers_what_the_tables_say()
 }
 
 #[test]
+fn services_get_with_real_packets_what_the_tables_say_about_their_backends() {
+    let Some(_alone) = alone() else { return };
+    // The Service without backends has no flow to send.
+    assert!(assert_all_pass(&["tests/cases/services.yaml"]) >= 6);
+}
+
+#[test]
 fn an_address_that_no_host_can_have_is_not_sent() {
     let Some(_alone) = alone() else { return };
     let mut command =

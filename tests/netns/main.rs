@@ -1,13 +1,20 @@
 //! Tests with the kernel's own network stacks in network namespaces. They need root, and AF_XDP for all tests
 //! of a switch.
 
+#[path = "../common/browser.rs"]
+mod browser;
 #[path = "../common/frames/checksum.rs"]
 mod checksum;
 #[path = "../common/frames/describe.rs"]
 mod describe;
+#[path = "../common/ipfix.rs"]
+mod ipfix_collector;
 mod support;
+#[path = "../common/tools.rs"]
+mod tools;
 
 mod battery;
+mod cni;
 mod demo;
 mod getting_started;
 mod lab;

@@ -9,7 +9,7 @@ use palisade::net::flow::Protocol;
 use palisade::policy::objects::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
     LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object, Peer, Peers, Pod,
-    PodScope, PortMatch, Ports, Requirement, Tier,
+    PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
 };
 use palisade::policy::{Change, ObjectName};
 use palisade::tables::{PodName, PolicyKind};
@@ -105,6 +105,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             host_ips,
             host_network,
             finished,
+            readiness: Readiness::default(),
             ports,
         },
     )
@@ -203,6 +204,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             ingress,
             egress,
             ignored: Vec::new(),
+            audited: false,
         },
     )
 }
@@ -248,6 +250,7 @@ fn cluster_policy() -> impl Strategy<Value = ClusterNetworkPolicy> {
             subject,
             ingress,
             egress,
+            audited: false,
         },
     )
 }

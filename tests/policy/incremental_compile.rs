@@ -167,7 +167,7 @@ impl History {
                         }
                     }
                 }
-                Object::Namespace(_) => {}
+                Object::Namespace(_) | Object::Service(_) | Object::EndpointSlice(_) => {}
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {

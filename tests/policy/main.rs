@@ -8,5 +8,9 @@ mod compiled_tables;
 mod conformance;
 mod diff;
 mod incremental_compile;
+mod kubernetes_files;
+mod service_validation;
+#[path = "../common/tools.rs"]
+mod tools;
 mod validation;
 mod version;

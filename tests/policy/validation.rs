@@ -98,7 +98,7 @@ fn one_object_of_every_kind_is_read() {
         parsed.objects.iter().map(|(object, location)| format!("{location} {object:#?}")).collect();
     golden("cluster", &lines.join("\n"));
     assert_eq!(parsed.skipped.len(), 1);
-    assert_eq!((parsed.skipped[0].kind.as_str(), parsed.skipped[0].name.as_str()), ("Service", "shop/web"));
+    assert_eq!((parsed.skipped[0].kind.as_str(), parsed.skipped[0].name.as_str()), ("ConfigMap", "shop/web"));
 }
 
 #[test]
@@ -252,4 +252,31 @@ fn entries_of_a_set_that_stand_there_twice_are_refused() {
         assert!(errors[0].message.starts_with("Duplicate value: "), "{}", errors[0]);
     }
     assert!(policy("{networks: [10.0.0.0/8]}, {networks: [10.0.0.0/8]}", "Deny").is_ok(), "of two peers");
+}
+
+#[test]
+fn the_mode_of_a_policy_is_audit_or_enforce() {
+    let policy = |annotations: &str| {
+        let text = format!(
+            "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {{name: p, annotations: {annotations}}}\n"
+        );
+        parse_source(&Source::new("test.yaml", text))
+    };
+    for (annotations, is_audited) in [
+        ("{palisade.dev/mode: audit}", true),
+        ("{palisade.dev/mode: enforce}", false),
+        ("{other.dev/mode: audit}", false),
+        ("{}", false),
+    ] {
+        let parsed = policy(annotations).unwrap();
+        assert_eq!(parsed.objects[0].0.is_audited(), is_audited, "{annotations}");
+        assert!(parsed.warnings.is_empty(), "{annotations}");
+    }
+    for value in ["Audit", "\"\"", "null", "true", "\"audit \"", "[audit]"] {
+        let errors = policy(&format!("{{palisade.dev/mode: {value}}}")).unwrap_err();
+        assert!(errors[0].to_string().starts_with("test.yaml:3:54: default/p "), "{value}: {}", errors[0]);
+        assert!(errors[0].path.starts_with("metadata.annotations"), "{}", errors[0]);
+    }
+    let parsed = policy("{palisade.dev/Mode: audit}").unwrap();
+    assert!(!parsed.objects[0].0.is_audited() && parsed.warnings[0].message.contains("no annotation"));
 }

@@ -3,7 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use palisade::dataplane::{
     Simulation,
 };
 use palisade::ids::{AclId, AttachmentId, PortId, RowId, RuleId};
+use palisade::net::flow::Protocol;
 use palisade::tables::{
     Acl, Decision, Direction, PersistentMap, PodName, PodPolicy, PortSpan, Row, RuleOrigin, RuleTables,
+    ServicePort, ServicePortName, ServiceSet, ServiceTable,
 };
 
 use crate::frames::{Spec, Transport, arp};
@@ -85,8 +87,13 @@ fn tables() -> RuleTables {
     tables
 }
 
+fn virtual_address(v6: bool) -> IpAddr {
+    if v6 { "fd00:96::1" } else { "10.96.0.1" }.parse().unwrap()
+}
+
 struct Bench {
     sim: Simulation,
+    desired: DesiredState,
     ports: Vec<SimulatedPort>,
 }
 
@@ -126,9 +133,33 @@ impl Bench {
             pods: pods.collect(),
             ..DesiredState::default()
         };
-        sim.publish(desired);
+        sim.publish(desired.clone());
         sim.step();
-        Bench { sim, ports }
+        Bench { sim, desired, ports }
+    }
+
+    /// Loads a Service with these pods as backends, at [`virtual_address`].
+    fn load_service(&mut self, backends: [bool; 2]) {
+        let pods = (0..PODS).filter(|pod| backends[usize::from(*pod)]);
+        let backends =
+            pods.flat_map(|pod| [false, true].map(|v6| SocketAddr::new(address(pod, v6), 80))).collect();
+        let port = ServicePort {
+            cluster: [false, true].map(|v6| SocketAddr::new(virtual_address(v6), 80)).to_vec(),
+            internal_backends: backends,
+            affinity_seconds: Some(10),
+            ..ServicePort::default()
+        };
+        let name = |protocol| ServicePortName {
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            port: None,
+            protocol,
+        };
+        let ports = [Protocol::TCP, Protocol::UDP].map(|protocol| (name(protocol), port.clone())).into();
+        let set = ServiceSet::new(&ServiceTable { node_addresses: Vec::new(), ports }).unwrap();
+        self.desired.services = Some(Arc::new(set));
+        self.sim.publish(self.desired.clone());
+        self.sim.step();
     }
 
     /// Allocations of the switch while it processes these frames, which arrive on the first port. The first
@@ -240,6 +271,29 @@ fn new_flows_and_flows_that_end_allocate_nothing() {
         assert_eq!(bench.run(300, udp), 0);
         let workers = bench.sim.counters().workers;
         assert!(workers.values().map(|worker| worker.flows_evicted).sum::<u64>() > 0);
+    }
+}
+
+#[test]
+fn packets_to_services_allocate_nothing() {
+    for v6 in [false, true] {
+        let to = |spec: Transport| to_gateway(Spec::new(address(0, v6), virtual_address(v6), spec));
+        let udp = |number: usize| to(Transport::Udp { ports: [number as u16 + 1, 80] });
+        let mut bench = Bench::new(1);
+        bench.load_service([false, true]);
+        // New flows, then the same again; they evict bindings too.
+        assert_eq!(bench.run(60, udp), 0);
+        assert_eq!(bench.run(60, udp), 0);
+        assert_eq!(bench.counter(|port| port.forwarded), 120 * 32);
+        bench.load_service([true, false]);
+        assert_eq!(bench.run(20, udp), 0, "to itself");
+        assert_eq!(bench.counter(|port| port.forwarded), 140 * 32);
+        bench.load_service([false, false]);
+        let refused = |number: usize| {
+            if number.is_multiple_of(2) { udp(number) } else { to(tcp(2, 80)) }
+        };
+        assert_eq!(bench.run(20, refused), 0);
+        assert_eq!(bench.counter(|port| port.drops["service-no-backend"]), 20 * 32);
     }
 }
 

@@ -19,7 +19,7 @@ fn broken(spec: &Spec) -> Spec {
 }
 
 fn state(rig: &Rig) -> String {
-    flows(rig)[0].state.clone()
+    flows(rig)[0].state.to_string()
 }
 
 /// Sends a packet with a wrong checksum, which changes nothing, and then with the right one.

@@ -47,6 +47,7 @@ fn settings() -> Vec<Setting> {
     vec![
         open.with(0, serves(Protocol::TCP, 80)).with(1, from_some),
         open.with(0, mute()).with(2, PodRules { ingress: Some(vec![]), egress: None }),
+        Setting { draining: [B].into(), ..open.clone() },
         Setting { loaded: false, ..open.clone() },
         Setting { fail_open: true, ..unknown.clone() },
         unknown,
@@ -103,7 +104,10 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
                             // A packet without a route is not evaluated by policy.
                             None
                             | Some(
-                                DropReason::PolicyEgress | DropReason::PolicyIngress | DropReason::UnknownPod,
+                                DropReason::PolicyEgress
+                                | DropReason::PolicyIngress
+                                | DropReason::UnknownPod
+                                | DropReason::Draining,
                             ) if !is_resolved => Some("unresolved"),
                             reason => reason.map(DropReason::name),
                         };
@@ -126,6 +130,7 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
         "unknown-pod",
         "policy-egress",
         "policy-ingress",
+        "draining",
     ] {
         assert!(seen.contains_key(reason), "{reason} never came: {seen:?}");
     }

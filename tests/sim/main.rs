@@ -25,6 +25,8 @@ mod jumbo;
 mod packet_path;
 mod pktgen;
 mod random_packets;
+mod reject;
 mod restart;
+mod services;
 mod taps;
 mod tcp_pickup;

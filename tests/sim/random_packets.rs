@@ -401,7 +401,7 @@ impl Pair {
             .into_iter()
             .map(|flow| {
                 let counts = [[flow.packets, flow.reply_packets], [flow.bytes, flow.reply_bytes]];
-                ((flow.key, flow.state), counts)
+                ((flow.key, flow.state.into_owned()), counts)
             })
             .collect();
         let flows = self.model.flows.iter();

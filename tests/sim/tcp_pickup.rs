@@ -7,7 +7,7 @@ use palisade::dataplane::{ConntrackSettings, DropReason};
 use palisade::ids::PortId;
 
 use crate::frames::{Spec, Transport};
-use crate::rig::assertions::{flows, is_dropped, passes};
+use crate::rig::assertions::{flows, is_dropped, passes, udp};
 use crate::rig::model::{ACK, FIN, RST, SYN};
 use crate::rig::rule_lists::PodRules;
 use crate::rig::{Rig, Setting, pod_address};
@@ -118,7 +118,11 @@ fn a_picked_up_connection_counts_against_its_sender_and_is_assured_once_it_is_an
     let state = |rig: &Rig| {
         let flow = &flows(rig)[0];
         let counters = [A, B].map(|port| rig.counters(port));
-        (flow.state.clone(), flow.assured, counters.map(|port| [port.flows_assured, port.flows_unassured]))
+        (
+            flow.state.to_string(),
+            flow.assured,
+            counters.map(|port| [port.flows_assured, port.flows_unassured]),
+        )
     };
     assert_eq!(state(&rig), ("unacknowledged".to_owned(), false, [[0, 0], [0, 1]]));
     // A segment that cannot be a reply passes, and confirms nothing.
@@ -148,5 +152,35 @@ fn unanswered_flows_are_short_lived_and_answered_ones_are_not() {
             rig.wait(Duration::from_secs(2));
             assert_eq!(rig.sim.flows_len(), 0);
         }
+    }
+}
+
+#[test]
+fn a_flushed_connection_stays_cut_and_a_flushed_exchange_of_udp_begins_again() {
+    for workers in [1, 2] {
+        let mut rig = Rig::with(workers, ConntrackSettings::default(), &Setting::open());
+        let ports = [40_000, 80];
+        passes(&mut rig, A, B, &segment(0, 0, ports, SYN, [100, 0], b""));
+        passes(&mut rig, B, A, &segment(0, 1, ports, SYN | ACK, [500, 101], b""));
+        passes(&mut rig, A, B, &segment(0, 0, ports, ACK, [101, 501], b""));
+        (0..500).for_each(|n| passes(&mut rig, A, B, &udp(0, 1, [2000 + n, 53])));
+        let (assured, of_a) = (rig.counters(A).flows_assured, rig.counters(A).flows_unassured);
+        assert_eq!((rig.sim.flows_len(), assured, of_a), (501, 1, 500));
+        // All but one exchange of UDP: more than a worker ends at once.
+        assert_eq!(rig.sim.end_flows(&mut |flow| flow.key.src_port != 2007), 500);
+        let left = flows(&rig);
+        assert_eq!((left.len(), left[0].key.src_port), (1, 2007));
+        assert_eq!((rig.counters(A).flows_assured, rig.counters(A).flows_unassured), (0, 1));
+        let (client, server) = (
+            segment(0, 0, ports, PSH | ACK, [101, 501], b"again"),
+            segment(0, 1, ports, PSH | ACK, [501, 101], b"hello"),
+        );
+        is_dropped(&mut rig, A, &client, DropReason::InvalidState);
+        is_dropped(&mut rig, B, &server, DropReason::InvalidState);
+        passes(&mut rig, A, B, &udp(0, 1, [2000, 53]));
+        passes(&mut rig, A, B, &segment(0, 0, ports, SYN, [9000, 0], b""));
+        assert_eq!(rig.sim.flows_len(), 3);
+        assert_eq!(rig.sim.end_flows(&mut |_| true), 3);
+        assert_eq!((rig.sim.flows_len(), rig.sim.end_flows(&mut |_| true)), (0, 0));
     }
 }

@@ -21,8 +21,10 @@ pub(crate) use noop::{forward, forward_taps};
 /// Returns all systems, in the order of their turns.
 pub(crate) fn all() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(palisade::Palisade(PodPorts::Veth)),
-        Box::new(palisade::Palisade(PodPorts::Tap)),
+        Box::new(palisade::Palisade { ports: PodPorts::Veth, real_time: false }),
+        Box::new(palisade::Palisade { ports: PodPorts::Tap, real_time: false }),
+        Box::new(palisade::Palisade { ports: PodPorts::Veth, real_time: true }),
+        Box::new(palisade::Palisade { ports: PodPorts::Tap, real_time: true }),
         Box::new(noop::Noop(PodPorts::Veth)),
         Box::new(noop::Noop(PodPorts::Tap)),
         Box::new(kernel::Kernel),

@@ -25,8 +25,13 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_palisade");
 /// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The switch, with pods on these interfaces.
-pub(super) struct Palisade(pub(super) PodPorts);
+/// The switch.
+pub(super) struct Palisade {
+    /// Interfaces of the pods.
+    pub(super) ports: PodPorts,
+    /// Whether its worker has a real-time policy.
+    pub(super) real_time: bool,
+}
 
 struct Started {
     switch: Switch,
@@ -36,14 +41,16 @@ struct Started {
 
 impl System for Palisade {
     fn name(&self) -> &'static str {
-        match self.0 {
-            PodPorts::Veth => "palisade",
-            PodPorts::Tap => "palisade-tap",
+        match (self.ports, self.real_time) {
+            (PodPorts::Veth, false) => "palisade",
+            (PodPorts::Tap, false) => "palisade-tap",
+            (PodPorts::Veth, true) => "palisade-real-time",
+            (PodPorts::Tap, true) => "palisade-tap-real-time",
         }
     }
 
     fn ports(&self) -> PodPorts {
-        self.0
+        self.ports
     }
 
     fn kind(&self) -> Kind {
@@ -61,7 +68,9 @@ impl System for Palisade {
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         let policy = shape.network_policy(rig.client_v4()?);
         let receivers: Vec<String> = rig.receivers().iter().map(|pod| pod.plan().pod.name.clone()).collect();
+        let scheduling = if self.real_time { "real-time" } else { "fair" };
         let spec = SwitchSpec {
+            workers: format!("scheduling = \"{scheduling}\"\n"),
             config: format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"),
             ..SwitchSpec::of(PROGRAM)
         };

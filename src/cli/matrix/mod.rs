@@ -28,11 +28,15 @@ Examples:
   palisade matrix policies/ pods.yaml --output html > m.html  a heat map in one page
   palisade matrix policies/ pods.yaml --pod shop/db           one pod's sources and destinations
   palisade matrix policies/ --output dot | dot -Tsvg > m.svg  a graph
-  palisade matrix --output json                               the running switch")]
+  palisade matrix --running                                   the running switch
+  palisade matrix --running pods.yaml                         the running switch, pods named by their labels")]
 pub(super) struct MatrixArguments {
     /// Files or directories of manifests; - is standard input; the running switch where absent
     #[arg(value_name = "FILE|DIR|-")]
     manifests: Vec<PathBuf>,
+    /// The tables of the running switch; manifests then only give names to its pods
+    #[arg(long)]
+    running: bool,
     /// Give each pod a line of its own
     #[arg(long)]
     each_pod: bool,
@@ -67,8 +71,14 @@ enum Form {
 
 pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> {
     let grouping = if arguments.each_pod { Grouping::ByPod } else { Grouping::ByPolicy };
-    let (evaluator, names) = if arguments.manifests.is_empty() {
-        (evaluator(arguments.socket.client().tables_document()?)?, GroupNames::default())
+    let (evaluator, names) = if arguments.running || arguments.manifests.is_empty() {
+        let names = match arguments.manifests.as_slice() {
+            [] => GroupNames::default(),
+            some => GroupNames::of(&Manifests::read(some)?.objects),
+        };
+        let evaluator = evaluator(arguments.socket.client().tables_document()?)?;
+        let names = names.with_pods(evaluator.tables().pods.keys());
+        (evaluator, names)
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
         Manifests::assign_placeholders(&mut [&mut manifests]);

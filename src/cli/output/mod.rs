@@ -1,8 +1,11 @@
 //! Results on standard output: a table for people, JSON for programs.
 
+pub(super) mod reader;
 pub(super) mod terminal;
+pub(super) mod times;
 
 use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
 
 use clap::ValueEnum;
 use comfy_table::{Cell, ContentArrangement, Table, presets};
@@ -10,6 +13,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::printable;
+use crate::tables::PodName;
 
 /// Form of a command's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -98,9 +102,14 @@ pub(super) fn styled(text: &str) -> io::Result<()> {
 
 /// Creates a table with these columns, without borders, so that `awk` can read it.
 pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
+    table_of(&columns)
+}
+
+/// Creates a table with these columns as [`table`] does.
+pub(super) fn table_of(columns: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(columns.map(|column| Cell::new(column.to_uppercase())));
+    table.set_header(columns.iter().map(|column| Cell::new(column.to_uppercase())));
     table
 }
 
@@ -121,4 +130,67 @@ pub(super) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
 /// Formats an optional value for one cell.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// One end of a packet or flow: the pod where it is known, with address and port.
+pub(super) fn end(pod: Option<&PodName>, address: Option<(IpAddr, u16)>) -> String {
+    let address = address.map(|(address, port)| match port {
+        0 => address.to_string(),
+        port => SocketAddr::new(address, port).to_string(),
+    });
+    match (pod, address) {
+        (Some(pod), Some(address)) => format!("{pod} ({address})"),
+        (Some(pod), None) => pod.to_string(),
+        (None, Some(address)) => address,
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// Duration in its two largest units: `250 ms`, `12 s`, `3 m 10 s`, `2 h 5 m`, `3 d 4 h`.
+pub(super) fn duration(ms: u64) -> String {
+    let seconds = ms / 1000;
+    let two = |unit: u64, name: &str, part: u64, part_name: &str| match seconds % unit / part {
+        0 => format!("{} {name}", seconds / unit),
+        rest => format!("{} {name} {rest} {part_name}", seconds / unit),
+    };
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{seconds} s"),
+        60..3600 => two(60, "m", 1, "s"),
+        3600..86_400 => two(3600, "h", 60, "m"),
+        _ => two(86_400, "d", 3600, "h"),
+    }
+}
+
+/// Number with commas between groups of three digits.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let comma = |(at, digit): (usize, char)| {
+        [(at > 0 && (digits.len() - at).is_multiple_of(3)).then_some(','), Some(digit)]
+    };
+    digits.chars().enumerate().flat_map(comma).flatten().collect()
+}
+
+/// Time of day in UTC: `09:41:07.250`.
+pub(super) fn time_of_day(unix_ms: u64) -> String {
+    let (seconds, ms) = (unix_ms / 1000 % 86_400, unix_ms % 1000);
+    format!("{:02}:{:02}:{:02}.{ms:03}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_day_is_that_of_utc() {
+        assert_eq!(time_of_day(0), "00:00:00.000");
+        assert_eq!(time_of_day(1_763_890_867_250), "09:41:07.250");
+    }
+
+    #[test]
+    fn durations_and_numbers_are_short_and_readable() {
+        let shown = [0, 999, 1000, 59_999, 60_000, 190_000, 7_500_000, 86_400_000, 273_600_000].map(duration);
+        assert_eq!(shown, ["0 ms", "999 ms", "1 s", "59 s", "1 m", "3 m 10 s", "2 h 5 m", "1 d", "3 d 4 h"]);
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
 }

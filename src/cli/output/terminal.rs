@@ -7,11 +7,15 @@ use indicatif::ProgressBar;
 
 use crate::printable;
 
-/// Returns whether a stream has colours: not with `NO_COLOR` set (no-color.org), nor on a dumb terminal.
+/// Returns whether a stream has colours: a terminal has, unless the environment forbids them.
 pub(crate) fn has_colors(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && !forbids_colors()
+}
+
+/// Returns whether the environment forbids colours: with `NO_COLOR` set (no-color.org), or with a dumb terminal.
+pub(crate) fn forbids_colors() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb
+    is_set("NO_COLOR") || std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// Prints one line to standard error, with control characters escaped.

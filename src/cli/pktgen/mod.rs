@@ -79,7 +79,7 @@ pub(super) struct PktgenArguments {
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cores: Vec<usize>,
     /// Form of the result
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 

@@ -1,19 +1,28 @@
 //! Command `palisade show`: prints the state of the running switch.
 
+mod acl;
 mod counters;
+mod drops;
+mod flows;
+mod in_force;
+mod services;
+mod status;
+mod umem;
+mod workers;
 
 use std::fmt::Write;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 
-use super::output::{Output, json, list, or_dash, render, table, text};
+use super::output::{Output, grouped, json, list, or_dash, render, table, table_of, text};
 use super::{CliError, SocketArguments};
 use crate::control::Client;
-use crate::control::protocol::{PolicySource, PolicyStatus, PortInfo};
-use crate::dataplane::{FlowInfo, PortKind};
+use crate::control::protocol::PortInfo;
+use crate::dataplane::PortKind;
 use crate::tables::PodName;
+
+pub(super) use in_force::routes;
 
 /// Show the state of the running switch
 #[derive(Debug, Args)]
@@ -21,13 +30,17 @@ use crate::tables::PodName;
 Examples:
   palisade show status                       is it running, since when, on which cores
   palisade show counters                     frames by port, drops by reason, decisions by policy and rule
-  palisade show flows --pod default/db       connections of one pod
+  palisade show drops --follow               frames as they are dropped, with the policy that denied them
+  palisade show workers --seconds 5          how busy the workers are, and with what
+  palisade show flows --pod default/db       connections of one pod, those with most bytes first
+  palisade show flows --by-pod               who holds the flow table
+  palisade show acl default/db               the rules in force of one pod, and how often each decided
   palisade show pods --output json           for programs")]
 pub(super) struct ShowArguments {
     #[command(subcommand)]
     command: ShowCommand,
     /// Form of the output
-    #[arg(long, value_enum, default_value_t, global = true)]
+    #[arg(short, long, value_enum, default_value_t, global = true)]
     output: Output,
     #[command(flatten)]
     socket: SocketArguments,
@@ -43,91 +56,58 @@ enum ShowCommand {
     Pods,
     /// Sizes of the loaded rule tables
     Tables,
+    /// Rules in force of one pod: peers, ports, verdicts, policies, and how often each decided
+    Acl {
+        /// Pod
+        #[arg(value_name = "NAMESPACE/POD")]
+        pod: PodName,
+    },
+    /// Classes of addresses that no rule tells apart, as `explain` numbers them
+    Classes,
+    /// Policies in force: who loaded them and when, pods, rules, decisions
+    Policies,
+    /// Routes as the workers use them: origin, port, next hop, MTU, neighbour
+    Routes,
+    /// Services: virtual addresses, backends, and the flows that each has opened
+    Services,
+    /// Frames of the workers' packet memory
+    Umem,
     /// Frames by port, drops by reason with its meaning, decisions by policy and rule
     Counters,
+    /// The last dropped frames, with pods, reason and policy: some of each reason
+    Drops(drops::DropsArguments),
+    /// Work of each worker: packets, time of each stage, idle share, time without its core
+    Workers(workers::PeriodArguments),
+    /// Time of packets in the switch, by worker
+    Latency(workers::PeriodArguments),
     /// Connections that the switch tracks
-    Flows {
-        /// Most flows to show
-        #[arg(long, value_name = "COUNT", default_value_t = 1000)]
-        max: usize,
-        /// Only flows from or to this pod
-        #[arg(long, value_name = "NAMESPACE/NAME")]
-        pod: Option<PodName>,
-    },
+    Flows(flows::FlowsArguments),
 }
 
 pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
     match &arguments.command {
-        ShowCommand::Status => status(&client, arguments.output)?,
+        ShowCommand::Status => status::status(&client, arguments.output)?,
         ShowCommand::Ports => ports(&client, arguments.output)?,
         ShowCommand::Pods => pods(&client, arguments.output)?,
         ShowCommand::Tables => tables(&client, arguments.output)?,
+        ShowCommand::Acl { pod } => acl::acl(&client, pod, arguments.output)?,
+        ShowCommand::Classes => in_force::classes(&client, arguments.output)?,
+        ShowCommand::Policies => in_force::policies(&client, arguments.output)?,
+        ShowCommand::Routes => in_force::routes(&client, arguments.output)?,
+        ShowCommand::Services => services::services(&client, arguments.output)?,
+        ShowCommand::Umem => umem::umem(&client, arguments.output)?,
         ShowCommand::Counters => counters::counters(&client, arguments.output)?,
-        ShowCommand::Flows { max, pod } => flows(&client, *max, pod.as_ref(), arguments.output)?,
+        ShowCommand::Drops(drops) => drops::drops(&client, drops, arguments.output)?,
+        ShowCommand::Workers(period) => workers::workers(&client, period, arguments.output)?,
+        ShowCommand::Latency(period) => workers::latency(&client, period, arguments.output)?,
+        ShowCommand::Flows(flows) => flows::flows(&client, flows, arguments.output)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(client: &Client, output: Output) -> Result<(), CliError> {
-    let status = client.status()?;
-    if output == Output::Json {
-        return Ok(json(&status)?);
-    }
-    let mut table = table(["version", "pid", "uptime", "cores", "generation", "tables"]);
-    table.add_row([
-        status.version.clone(),
-        status.pid.to_string(),
-        format!("{} s", status.uptime_s),
-        list(&status.cores),
-        status.generation.to_string(),
-        if status.tables_loaded { "loaded" } else { "none" }.to_owned(),
-    ]);
-    let mut out = format!("{}flows: {}\n", render(&table, ""), status.flow_table);
-    // Writing to a string cannot fail.
-    if let Some(policy) = &status.policy {
-        let _ = writeln!(out, "{}", policy_line(policy));
-    }
-    if let Some(rejected) = &status.rejected_reload {
-        let (path, ago) = (rejected.path.display(), ago(rejected.at_unix_s));
-        let _ =
-            writeln!(out, "rejected: the reload of directory {path}, {ago} ago; what was in force stays:");
-        rejected.errors.iter().for_each(|error| _ = writeln!(out, "  {error}"));
-        if rejected.left_out > 0 {
-            let _ = writeln!(out, "  {} more errors are not shown", rejected.left_out);
-        }
-    }
-    status.problems.iter().for_each(|problem| _ = writeln!(out, "problem: {problem}"));
-    Ok(text(&out)?)
-}
-
-fn policy_line(policy: &PolicyStatus) -> String {
-    let source = match &policy.origin.source {
-        PolicySource::Directory { path } => format!("directory {}", path.display()),
-        PolicySource::ControlSocket { uid: Some(uid), pid: Some(pid) } => {
-            format!("control socket (user {uid}, process {pid})")
-        }
-        PolicySource::ControlSocket { .. } => "control socket".to_owned(),
-    };
-    let PolicyStatus { generation, rules, pods, .. } = policy;
-    let counts = match (policy.origin.objects, policy.origin.policies) {
-        (Some(objects), Some(policies)) => format!("{objects} objects, {policies} policies, "),
-        _ => String::new(),
-    };
-    let ago = ago(policy.since_unix_s);
-    format!(
-        "policy: from {source}, in force since {ago} ago as generation {generation}: {counts}{rules} rules, {pods} pods"
-    )
-}
-
-/// Time since a moment, by this machine's clock, which is the switch's too.
-fn ago(unix_s: u64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    format!("{} s", now.saturating_sub(unix_s))
-}
-
 /// Interface of a port, with its network namespace if that is not the switch's.
-fn place(port: &PortInfo) -> String {
+pub(super) fn place(port: &PortInfo) -> String {
     let interface = &port.spec.interface;
     port.spec.namespace.as_ref().map_or(interface.clone(), |namespace| format!("{interface} in {namespace}"))
 }
@@ -147,20 +127,33 @@ fn ports(client: &Client, output: Output) -> Result<(), CliError> {
     if output == Output::Json {
         return Ok(json(&ports)?);
     }
-    let mut table = table(["port", "interface", "kind", "state", "vlan", "mtu", "queues", "mode", "pod"]);
+    Ok(text(&ports_table(&ports, None))?)
+}
+
+/// Number of flows of a port, `None` without a pod.
+type FlowsOf<'a> = &'a dyn Fn(&PortInfo) -> Option<u64>;
+
+/// Table of ports, with the number of flows of each where `flows` gives one, and warnings below.
+pub(super) fn ports_table(ports: &[PortInfo], flows: Option<FlowsOf<'_>>) -> String {
+    let columns = ["port", "interface", "kind", "state", "vlan", "mtu", "queues", "mode", "pod", "flows"];
+    let columns = &columns[..columns.len() - usize::from(flows.is_none())];
+    let mut table = table_of(columns);
     let mut warnings = String::new();
-    for port in &ports {
-        table.add_row([
+    for port in ports {
+        let state = format!("{:?}", port.state).to_lowercase();
+        let mut row = vec![
             port.name.clone(),
             place(port),
             format!("{:?}", port.spec.kind).to_lowercase(),
-            format!("{:?}", port.state).to_lowercase(),
+            if port.draining { format!("{state}, draining") } else { state },
             or_dash(port.spec.vlan),
             port.report.mtu.to_string(),
             port.report.queues.to_string(),
             mode(port),
             or_dash(port.pod.as_ref()),
-        ]);
+        ];
+        row.extend(flows.map(|flows| or_dash(flows(port).map(grouped))));
+        table.add_row(row);
         if let Some(reason) = &port.reason {
             // Writing to a string cannot fail.
             let _ =
@@ -168,10 +161,10 @@ fn ports(client: &Client, output: Output) -> Result<(), CliError> {
         }
         add_warnings(&mut warnings, &port.name, &port.report.warnings);
     }
-    Ok(text(&(render(&table, "The switch has no ports.") + &warnings))?)
+    render(&table, "The switch has no ports.") + &warnings
 }
 
-fn pods(client: &Client, output: Output) -> Result<(), CliError> {
+pub(super) fn pods(client: &Client, output: Output) -> Result<(), CliError> {
     let pods = client.pods()?;
     if output == Output::Json {
         return Ok(json(&pods)?);
@@ -191,7 +184,7 @@ fn pods(client: &Client, output: Output) -> Result<(), CliError> {
     Ok(text(&(render(&table, "No pod is attached.") + &warnings))?)
 }
 
-fn add_warnings(text: &mut String, of: &str, warnings: &[String]) {
+pub(super) fn add_warnings(text: &mut String, of: &str, warnings: &[String]) {
     for warning in warnings {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "warning: {of}: {warning}");
@@ -216,30 +209,4 @@ fn tables(client: &Client, output: Output) -> Result<(), CliError> {
             }),
     );
     Ok(text(&render(&table, ""))?)
-}
-
-fn flows(client: &Client, max: usize, pod: Option<&PodName>, output: Output) -> Result<(), CliError> {
-    let mut flows = client.flows(max, pod)?;
-    flows.sort_by_key(|flow| flow.key);
-    if output == Output::Json {
-        return Ok(json(&flows)?);
-    }
-    let mut table = table(["flow", "state", "idle", "packets", "bytes", "allowed by"]);
-    for flow in &flows {
-        table.add_row([
-            flow.key.to_string(),
-            flow.state.clone(),
-            format!("{} ms", flow.idle_ms),
-            format!("{} / {}", flow.packets, flow.reply_packets),
-            format!("{} / {}", flow.bytes, flow.reply_bytes),
-            allowed_by(flow),
-        ]);
-    }
-    Ok(text(&render(&table, "No flows."))?)
-}
-
-fn allowed_by(flow: &FlowInfo) -> String {
-    let sides = [("out", &flow.egress), ("in", &flow.ingress)];
-    let said = sides.iter().filter_map(|(side, origin)| Some(format!("{side}: {}", origin.as_ref()?)));
-    list(said)
 }

@@ -3,10 +3,10 @@
 use crate::cli::{CliError, manifests};
 use crate::net::flow::FlowKey;
 use crate::policy::evaluate::{ReferenceEvaluator, TableEvaluator};
-use crate::policy::explain::{PolicyLocations, explain};
+use crate::policy::explain::{Explanation, PolicyLocations, explain};
 use crate::policy::parse::Location;
-use crate::policy::testcase::{Case, PlaceholderRange, Probe, ProbeExpansion};
-use crate::policy::{Compiler, Options};
+use crate::policy::testcase::{Case, Destination, Endpoint, PlaceholderRange, Probe, ProbeExpansion};
+use crate::policy::{Compiler, Options, policy_of};
 use crate::tables::Verdict;
 
 use super::report::{CaseResult, Failed};
@@ -51,16 +51,17 @@ impl CompiledCase<'_> {
         }
     }
 
-    /// Describes a failed probe on one of its flows.
-    pub(super) fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
-        let reference = ReferenceEvaluator::new(self.expansion.objects());
-        let explanation = explain(
-            &reference,
-            flow,
-            [&probe.from, &probe.to],
-            &self.evaluator.evaluate(flow),
-            &locations(self.case),
-        );
+    /// Describes a failed probe on one of its flows; on none if a Service has no backend.
+    pub(super) fn failed(&self, probe: &Probe, flow: Option<&FlowKey>, got: Option<Verdict>) -> Failed {
+        let explanation = flow.map(|flow| self.explain(probe, flow));
+        let text = match (&probe.to, flow, &explanation) {
+            (Destination::Service(_), Some(flow), Some(explanation)) => {
+                let backend = std::net::SocketAddr::new(flow.dst, flow.dst_port);
+                format!("{} may pick backend {backend}:\n{explanation}", probe.to)
+            }
+            (_, _, Some(explanation)) => explanation.to_string(),
+            (_, _, None) => format!("{} has no backend for this client: connections are refused\n", probe.to),
+        };
         Failed {
             place: probe.location.to_string(),
             from: probe.from.to_string(),
@@ -70,16 +71,23 @@ impl CompiledCase<'_> {
             expected: probe.expect,
             got,
             seen: None,
-            text: explanation.to_string(),
+            text,
             explanation,
         }
+    }
+
+    fn explain(&self, probe: &Probe, flow: &FlowKey) -> Explanation {
+        let reference = ReferenceEvaluator::new(self.expansion.objects());
+        let backend = Endpoint::Ip(flow.dst);
+        let to = match &probe.to {
+            Destination::Endpoint(to) => to,
+            Destination::Service(_) => &backend,
+        };
+        explain(&reference, flow, [&probe.from, to], &self.evaluator.evaluate(flow), &locations(self.case))
     }
 }
 
 fn locations(case: &Case) -> PolicyLocations {
     let of = |location: &Location| location.to_string();
-    case.objects
-        .iter()
-        .filter_map(|(object, location)| Some((manifests::policy_of(object)?, of(location))))
-        .collect()
+    case.objects.iter().filter_map(|(object, location)| Some((policy_of(object)?, of(location)))).collect()
 }

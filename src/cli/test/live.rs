@@ -1,6 +1,8 @@
 //! Policy tests with real packets: `palisade test --live`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::net::SocketAddr;
 
 use indicatif::ProgressBar;
 
@@ -11,10 +13,11 @@ use crate::cli::signals::interruption;
 use crate::lab::PodPorts;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
-use crate::policy::testcase::Case;
-use crate::policy::testcase::PlaceholderRange;
+use crate::net::flow::FlowKey;
+use crate::policy::services::{Services, ServicesOptions};
+use crate::policy::testcase::{Case, Destination, Endpoint, PlaceholderRange, Probe};
 use crate::printable;
-use crate::tables::Verdict;
+use crate::tables::{ServicePortName, ServiceTable, Verdict};
 
 /// Runs all cases.
 pub(super) fn run(
@@ -46,14 +49,49 @@ pub(super) fn run(
 
 fn live_case(compiled: &CompiledCase<'_>) -> LiveCase {
     let probes = compiled.case.probes.iter().zip(&compiled.flows);
-    let flows =
-        probes.flat_map(|(probe, flows)| flows.iter().map(|&flow| LiveProbe { flow, expect: probe.expect }));
+    let services = Services::from_objects(
+        compiled.expansion.objects().iter().cloned(),
+        ServicesOptions { node: None, derive_endpoints: true },
+    );
+    let services = services.table().clone();
+    let flows = probes.flat_map(|(probe, flows)| {
+        flows.iter().map(|&flow| {
+            let through = virtual_address(compiled, &services, probe, flows, &flow);
+            LiveProbe { flow, through, expect: probe.expect }
+        })
+    });
     LiveCase {
         name: compiled.case.name.clone(),
         pods: compiled.expansion.running_pods(),
         tables: compiled.evaluator.tables().clone(),
         probes: flows.collect(),
+        services,
     }
+}
+
+/// Virtual address for a probe of a pod to a Service. The switch must have the backends that the pod's node
+/// would have, and the tables must have one verdict on all of them: a connection goes to any.
+fn virtual_address(
+    compiled: &CompiledCase<'_>,
+    services: &ServiceTable,
+    probe: &Probe,
+    flows: &[FlowKey],
+    flow: &FlowKey,
+) -> Option<SocketAddr> {
+    let (Destination::Service(name), Endpoint::Pod(_)) = (&probe.to, &probe.from) else { return None };
+    let of_service = |service: &ServicePortName| {
+        (&service.namespace, &service.name, service.protocol) == (&name.namespace, &name.name, probe.protocol)
+    };
+    let is_wanted =
+        |address: &&SocketAddr| address.port() == probe.port && address.is_ipv4() == flow.dst.is_ipv4();
+    let mut found = services.ports.iter().filter(|(service, _)| of_service(service));
+    let (address, port) = found.find_map(|(_, port)| Some((port.cluster.iter().find(is_wanted)?, port)))?;
+    let backends: BTreeSet<SocketAddr> =
+        flows.iter().map(|flow| SocketAddr::new(flow.dst, flow.dst_port)).collect();
+    let has_same_backends = port.internal_backends.iter().copied().collect::<BTreeSet<_>>() == backends;
+    let verdict = compiled.evaluator.verdict(flow);
+    let agree = flows.iter().all(|other| compiled.evaluator.verdict(other) == verdict);
+    (has_same_backends && agree).then_some(*address)
 }
 
 fn case_result(compiled: &CompiledCase<'_>, live: &LiveResult) -> CaseResult {
@@ -68,7 +106,7 @@ fn case_result(compiled: &CompiledCase<'_>, live: &LiveResult) -> CaseResult {
         result.not_sent += usize::from(tried.is_empty());
         let wrong = tried.into_iter().find(|(_, outcome)| verdict(outcome) != Some(probe.expect));
         if let Some((flow, outcome)) = wrong {
-            let failed = compiled.failed(probe, flow, verdict(outcome));
+            let failed = compiled.failed(probe, Some(flow), verdict(outcome));
             result.failures.push(with_seen(failed, outcome, live));
         }
     }

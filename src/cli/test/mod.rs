@@ -13,8 +13,10 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
+use super::manifests::note_audited;
 use super::{CliError, output, terminal};
 use crate::lab::{PodPorts, require_root};
+use crate::policy::audited_policies;
 use crate::policy::parse::{Diagnostic, Location};
 use crate::policy::testcase::{Case, Cases, PlaceholderRange, parse_cases};
 use crate::printable;
@@ -134,6 +136,8 @@ fn read(arguments: &TestArguments) -> Result<TestSuite, CliError> {
     let is_wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| filter.is_match(name));
     all.cases.retain(|case| is_wanted(&case.name));
     all.refused.retain(|case| is_wanted(&case.name));
+    let objects = all.cases.iter().flat_map(|case| &case.objects).map(|(object, _)| object);
+    note_audited(&audited_policies(objects), "are not enforced in the cases");
     let refused: Vec<_> = all.refused.iter().map(CaseResult::refused).collect();
     match (&arguments.filter, all.cases.len() + refused.len()) {
         (_, 1..) => Ok(TestSuite { cases: all.cases, refused, is_unread }),
@@ -185,9 +189,12 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     };
     let mut result = CaseResult::new(case);
     for (probe, flows) in case.probes.iter().zip(&compiled.flows) {
-        if let Some(flow) = flows.iter().find(|flow| compiled.evaluator.verdict(flow) != probe.expect) {
+        let wrong = flows.iter().find(|flow| compiled.evaluator.verdict(flow) != probe.expect);
+        // Only a probe to a Service without backends has no flow.
+        let is_refused = flows.is_empty() && probe.expect == Verdict::Allow;
+        if wrong.is_some() || is_refused {
             let got = if probe.expect == Verdict::Allow { Verdict::Deny } else { Verdict::Allow };
-            result.failures.push(compiled.failed(probe, flow, Some(got)));
+            result.failures.push(compiled.failed(probe, wrong, Some(got)));
         }
     }
     bar.inc(case.probes.len() as u64);

@@ -91,8 +91,9 @@ pub(super) struct Failed {
     /// Real connection, with --live.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seen: Option<Seen>,
-    /// Explanation of the tables' decision.
-    pub(super) explanation: Explanation,
+    /// Explanation of the tables' decision; none for a Service without backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) explanation: Option<Explanation>,
     /// Explanation as text.
     #[serde(skip)]
     pub(super) text: String,

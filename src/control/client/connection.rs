@@ -17,6 +17,9 @@ use rustix::net::{RecvFlags, recv};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
+/// Most bytes of a line of a stream.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
 /// Reason for a missing response.
 pub(super) enum ConnectionError {
     /// The connection cannot be opened.
@@ -71,6 +74,42 @@ impl Connection {
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(patience, exchange).await });
         answer.map_err(broken)?.map_err(broken)
+    }
+}
+
+impl Connection {
+    /// Sends a request and passes the lines of the response to `see`, empty ones left out, until it returns false or the
+    /// response ends. Returns a response without success whole.
+    pub(super) fn stream(
+        self,
+        request: Request<Full<Bytes>>,
+        see: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Option<(StatusCode, Bytes)>, ConnectionError> {
+        let Connection { end: _end, mut sender, runtime } = self;
+        runtime.block_on(async {
+            sender.ready().await.map_err(broken)?;
+            let answer = sender.send_request(request).await.map_err(broken)?;
+            let status = answer.status();
+            let mut body = answer.into_body();
+            if !status.is_success() {
+                let body = body.collect().await.map_err(broken)?;
+                return Ok(Some((status, body.to_bytes())));
+            }
+            let mut text = Vec::new();
+            while let Some(frame) = body.frame().await {
+                text.extend_from_slice(frame.map_err(broken)?.data_ref().map_or(&[], |data| data));
+                let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                let mut lines = text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+                if !lines.all(&mut *see) {
+                    return Ok(None);
+                }
+                text.drain(..whole);
+                if text.len() > LINE_BYTES_MAX {
+                    return Err(broken("a line of the response has no end"));
+                }
+            }
+            Ok(None)
+        })
     }
 }
 

@@ -2,6 +2,9 @@
 //! demo.
 
 mod connection;
+mod rehearsal;
+mod services;
+mod steering;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,12 +18,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::connection::{Connection, ConnectionError, IdleConnection};
+use super::DropFilter;
 use super::explain::PathReport;
 use super::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
-    TablesSummary,
+    AclReport, CaptureReport, CaptureRequest, CaptureStarted, Checked, ClassesReport, CountersReport,
+    DropsReport, FlowEventLine, FlowQuery, FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest,
+    PoliciesReport, PortInfo, PortRequest, Problem, RouteInfo, Status, TablesPatch, TablesSummary,
 };
-use crate::dataplane::FlowInfo;
+use crate::dataplane::WorkerTimes;
 use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
@@ -36,6 +41,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
+    patience: Duration,
     idle: IdleConnection,
 }
 
@@ -45,7 +51,7 @@ pub enum ClientError {
     /// No switch listens on the socket.
     #[error(
         "no switch answers at {socket} ({source}): is it running? Start it with `palisade run`, or name its \
-         socket with --socket",
+         socket with --socket or PALISADE_SOCKET",
         socket = socket.display()
     )]
     NotRunning {
@@ -106,7 +112,13 @@ impl ClientError {
 impl Client {
     /// Creates a client of the control socket `socket`. It connects with the first request.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into(), idle: IdleConnection::default() }
+        Client { socket: socket.into(), patience: ANSWER_TIMEOUT, idle: IdleConnection::default() }
+    }
+
+    /// Sets the longest wait for a response, two minutes otherwise.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Client {
+        Client { patience, ..self }
     }
 
     /// Path of the socket.
@@ -127,6 +139,32 @@ impl Client {
     /// Loads full tables even if they know none of the attached pods, whose traffic is dropped then.
     pub fn put_tables_allow_empty(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
         self.send(Method::PUT, "/v1/tables?allow_empty=true", tables)
+    }
+
+    /// Checks full tables as a load would, and changes nothing. With `allow_empty` they may know none of the attached
+    /// pods.
+    pub fn check_tables(&self, tables: &RuleTables, allow_empty: bool) -> Result<Checked, ClientError> {
+        self.send(Method::POST, &format!("/v1/tables/check?allow_empty={allow_empty}"), tables)
+    }
+
+    /// Reports the tables of a pod.
+    pub fn acl(&self, pod: &PodName) -> Result<AclReport, ClientError> {
+        self.get(&pod_path("acls", pod))
+    }
+
+    /// Reports the classes of the loaded tables.
+    pub fn classes(&self) -> Result<ClassesReport, ClientError> {
+        self.get("/v1/classes")
+    }
+
+    /// Reports the policies of the loaded tables.
+    pub fn policies(&self) -> Result<PoliciesReport, ClientError> {
+        self.get("/v1/policies")
+    }
+
+    /// Lists the routes by prefix.
+    pub fn routes(&self) -> Result<Vec<RouteInfo>, ClientError> {
+        self.get("/v1/routes")
     }
 
     /// Changes the loaded tables. An error with status 409 means that they are not the patch's base.
@@ -172,12 +210,12 @@ impl Client {
 
     /// Attaches a pod to a port.
     pub fn put_pod(&self, pod: &PodName, request: &PodRequest) -> Result<PodInfo, ClientError> {
-        self.send(Method::PUT, &pod_path(pod), request)
+        self.send(Method::PUT, &pod_path("pods", pod), request)
     }
 
     /// Detaches a pod.
     pub fn delete_pod(&self, pod: &PodName) -> Result<(), ClientError> {
-        self.ask(Method::DELETE, &pod_path(pod), Bytes::new()).map(drop)
+        self.ask(Method::DELETE, &pod_path("pods", pod), Bytes::new()).map(drop)
     }
 
     /// Reads all counters since the start of the switch.
@@ -185,10 +223,69 @@ impl Client {
         self.get("/v1/counters")
     }
 
-    /// Lists up to `max` flows, of all pods or of one.
-    pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, ClientError> {
-        let of_pod = pod.map(|pod| format!("&pod={}", segment(&pod.to_string()))).unwrap_or_default();
-        self.get(&format!("/v1/flows?max={max}{of_pod}"))
+    /// Reports work and times of the workers.
+    pub fn worker_times(&self) -> Result<Vec<WorkerTimes>, ClientError> {
+        self.get("/v1/workers")
+    }
+
+    /// Starts a capture of packets. Returns its number.
+    pub fn start_capture(&self, request: &CaptureRequest) -> Result<u64, ClientError> {
+        let started: CaptureStarted = self.send(Method::POST, "/v1/captures", request)?;
+        Ok(started.number)
+    }
+
+    /// Takes the captured packets that wait.
+    pub fn fetch_capture(&self, number: u64) -> Result<CaptureReport, ClientError> {
+        self.get(&format!("/v1/captures/{number}"))
+    }
+
+    /// Ends a capture.
+    pub fn stop_capture(&self, number: u64) -> Result<(), ClientError> {
+        self.ask(Method::DELETE, &format!("/v1/captures/{number}"), Bytes::new()).map(drop)
+    }
+
+    /// Reports the last dropped frames that `filter` selects.
+    pub fn drops(&self, filter: &DropFilter) -> Result<DropsReport, ClientError> {
+        let DropFilter { after, max, reason, port, pod } = filter;
+        let mut query = format!("after={after}");
+        query.extend(max.map(|max| format!("&max={max}")));
+        query.extend(reason.map(|reason| format!("&reason={}", reason.name())));
+        query.extend(port.as_ref().map(|port| format!("&port={}", segment(port))));
+        query.extend(pod.as_ref().map(|pod| format!("&pod={}", segment(&pod.to_string()))));
+        self.get(&format!("/v1/drops?{query}"))
+    }
+
+    /// Lists the flows that `query` selects, or their holders.
+    pub fn flows(&self, query: &FlowQuery) -> Result<FlowsReport, ClientError> {
+        self.get(&flows_path("/v1/flows", query))
+    }
+
+    /// Passes events of the flows that `query` selects to `see` until it returns false, or the stream ends.
+    pub fn follow_flows(
+        &self,
+        query: &FlowQuery,
+        mut see: impl FnMut(FlowEventLine) -> bool,
+    ) -> Result<(), ClientError> {
+        let request = self.request(Method::GET, &flows_path("/v1/flows/events", query), Bytes::new())?;
+        let mut unreadable = None;
+        let mut see = |line: &[u8]| match serde_json::from_slice(line) {
+            Ok(event) => see(event),
+            Err(error) => {
+                unreadable = Some(self.unreadable(&error));
+                false
+            }
+        };
+        let connection = Connection::open(&self.socket).map_err(|failure| self.failed(failure))?;
+        let answer = connection.stream(request, &mut see).map_err(|failure| self.failed(failure))?;
+        if let Some((status, body)) = answer {
+            Self::accepted(status, body)?;
+        }
+        unreadable.map_or(Ok(()), Err)
+    }
+
+    /// Ends the flows that `query` selects.
+    pub fn flush_flows(&self, query: &FlowQuery) -> Result<FlowsEnded, ClientError> {
+        self.read(Method::DELETE, &flows_path("/v1/flows", query), Bytes::new())
     }
 
     /// Explains a new connection: one report for each address family that both ends have.
@@ -225,14 +322,18 @@ impl Client {
 
     /// Sends one request and returns the body of its response.
     fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "palisade")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| self.broken(error.to_string()))?;
-        let (status, body) = self.exchange(request)?;
+        let (status, body) = self.exchange(self.request(method, path, body)?)?;
+        Self::accepted(status, body)
+    }
+
+    fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, ClientError> {
+        let request = Request::builder().method(method).uri(path).header(HOST, "palisade");
+        let request = request.header(CONTENT_TYPE, "application/json").body(Full::new(body));
+        request.map_err(|error| self.broken(error.to_string()))
+    }
+
+    /// Returns the body of a response, or the problem that it reports.
+    fn accepted(status: StatusCode, body: Bytes) -> Result<Bytes, ClientError> {
         if status.is_success() {
             return Ok(body);
         }
@@ -242,15 +343,12 @@ impl Client {
     }
 
     fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
-        let failed = |failure| match failure {
-            ConnectionError::Unreachable(error) => self.unreachable(error),
-            ConnectionError::Broken(reason) => self.broken(reason),
-        };
+        let failed = |failure| self.failed(failure);
         // The switch may close an idle connection at the moment of its use, to accept others. An idempotent
         // request is sent again on another connection then.
         if request.method().is_idempotent()
             && let Some(mut connection) = self.idle.take()
-            && let Ok(answer) = connection.exchange(request.clone(), ANSWER_TIMEOUT)
+            && let Ok(answer) = connection.exchange(request.clone(), self.patience)
         {
             self.idle.put(connection);
             return Ok(answer);
@@ -259,9 +357,16 @@ impl Client {
             Some(connection) => connection,
             None => Connection::open(&self.socket).map_err(failed)?,
         };
-        let answer = connection.exchange(request, ANSWER_TIMEOUT).map_err(failed)?;
+        let answer = connection.exchange(request, self.patience).map_err(failed)?;
         self.idle.put(connection);
         Ok(answer)
+    }
+
+    fn failed(&self, failure: ConnectionError) -> ClientError {
+        match failure {
+            ConnectionError::Unreachable(error) => self.unreachable(error),
+            ConnectionError::Broken(reason) => self.broken(reason),
+        }
     }
 
     fn unreachable(&self, source: io::Error) -> ClientError {
@@ -281,8 +386,15 @@ impl Client {
     }
 }
 
-fn pod_path(pod: &PodName) -> String {
-    format!("/v1/pods/{}/{}", segment(&pod.namespace), segment(&pod.name))
+fn pod_path(of: &str, pod: &PodName) -> String {
+    format!("/v1/{of}/{}/{}", segment(&pod.namespace), segment(&pod.name))
+}
+
+fn flows_path(path: &str, query: &FlowQuery) -> String {
+    let parameters = query.parameters();
+    let encoded: Vec<String> =
+        parameters.iter().map(|(name, value)| format!("{name}={}", segment(value))).collect();
+    format!("{path}?{}", encoded.join("&"))
 }
 
 /// Percent-encodes all but RFC 3986 unreserved characters.
@@ -307,7 +419,7 @@ mod tests {
     fn path_segments_are_encoded() {
         assert_eq!(segment("veth-a_1.2"), "veth-a_1.2");
         assert_eq!(segment("a/b c?"), "a%2Fb%20c%3F");
-        assert_eq!(pod_path(&PodName::new("default", "db")), "/v1/pods/default/db");
+        assert_eq!(pod_path("pods", &PodName::new("default", "db")), "/v1/pods/default/db");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Connections of the server: bounded in number, and closed after some time of idleness.
+//! Connections of the server: bounded in number, and closed after some time of idleness, or of slow reading.
 //!
 //! A connection is idle while its task waits for the client: for a request, the rest of one, or buffer space
 //! for a response. A handler runs within the task, so a request that waits for the workers is not idle.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +17,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::limits::CONTROL_CONNECTIONS_MAX;
+use super::paced_stream::PacedStream;
 
-/// Longest time without any transfer on a connection, and for the head of a request.
-const IDLE: Duration = Duration::from_secs(30);
 /// Interval at which a new connection looks for an idle one again while all others have requests under way.
 const EVICTION_RETRY: Duration = Duration::from_millis(20);
 /// Wait after a failed `accept`, whose most likely cause is a lack of file descriptors.
@@ -33,20 +33,53 @@ const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 /// Least number of connections that the server accepts.
 const CONNECTIONS_MIN: u64 = 8;
 
-/// Limits on the server's connections.
+/// Limits on the connections of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
+    /// Most connections.
     connections: usize,
+    /// Longest time without any transfer on a connection, and for the head of a request.
     idle: Duration,
+    /// Least number of bytes that a reader takes in that time while more wait for it.
+    bytes_min: usize,
 }
 
 impl Limits {
-    /// Takes a quarter of the process's descriptor limit, at most [`CONTROL_CONNECTIONS_MAX`]. Ports need the
-    /// other descriptors.
-    pub(super) fn for_process() -> Limits {
+    /// Takes a quarter of the process's descriptor limit, at most `connections_max`. Ports need the other
+    /// descriptors.
+    pub(super) fn for_process(connections_max: usize, idle: Duration, bytes_min: usize) -> Limits {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let connections = (descriptors / 4).clamp(CONNECTIONS_MIN, CONTROL_CONNECTIONS_MAX as u64);
-        Limits { connections: connections as usize, idle: IDLE }
+        let connections = (descriptors / 4).clamp(CONNECTIONS_MIN, connections_max as u64);
+        Limits { connections: connections as usize, idle, bytes_min }
+    }
+}
+
+/// Listening socket.
+pub(super) trait Listener {
+    /// Connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Name of the listener in the log.
+    const NAME: &str;
+
+    /// Accepts the next connection.
+    async fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+    const NAME: &str = "the control socket";
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        UnixListener::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+    const NAME: &str = "the HTTP listener";
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        TcpListener::accept(self).await.map(|(stream, _)| stream)
     }
 }
 
@@ -62,9 +95,9 @@ pub(crate) fn raise_descriptor_limit() {
 
 /// Serves each connection with its own router until `stopping` changes, and then until the requests under way
 /// have ended.
-pub(super) async fn serve(
-    listener: UnixListener,
-    router: impl Fn(&UnixStream) -> Router,
+pub(super) async fn serve<L: Listener>(
+    listener: L,
+    router: impl Fn(&L::Stream) -> Router,
     limits: Limits,
     mut stopping: watch::Receiver<()>,
 ) {
@@ -74,9 +107,9 @@ pub(super) async fn serve(
     let accept = async {
         loop {
             let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
-                    tracing::warn!("the control socket does not accept a connection: {error}");
+                    tracing::warn!("{} does not accept a connection: {error}", L::NAME);
                     open.evict_longest_idle();
                     sleep(ACCEPT_RETRY).await;
                     continue;
@@ -90,8 +123,9 @@ pub(super) async fn serve(
                 if warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
                     warned = Some(Instant::now());
                     tracing::warn!(
-                        "{} connections to the control socket are open: each new one closes the one that has been idle for the longest time",
-                        limits.connections
+                        "{} connections to {} are open: each new one closes the one that has been idle for the longest time",
+                        limits.connections,
+                        L::NAME
                     );
                 }
                 open.evict_longest_idle();
@@ -102,7 +136,7 @@ pub(super) async fn serve(
             let (open, router, stopping) = (open.clone(), router(&stream), stopping.clone());
             tokio::spawn(async move {
                 let (number, connection) = open.add();
-                serve_connection(stream, router, &connection, limits.idle, stopping).await;
+                serve_connection(stream, router, &connection, limits, stopping).await;
                 open.remove(number);
                 drop(slot);
             });
@@ -121,14 +155,16 @@ pub(super) async fn serve(
 
 /// Serves the requests of one connection until it ends, is idle for too long, or is evicted.
 async fn serve_connection(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     connection: &Connection,
-    idle_max: Duration,
+    limits: Limits,
     mut stopping: watch::Receiver<()>,
 ) {
+    let idle_max = limits.idle;
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(idle_max);
+    let stream = PacedStream::new(stream, idle_max, limits.bytes_min);
     let mut exchange = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     let mut idle = pin!(sleep(idle_max));
     let mut evicted = pin!(connection.evicted.notified());
@@ -292,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_is_idle_is_closed_wherever_its_request_is() {
-        let limits = Limits { connections: 64, idle: Duration::from_millis(300) };
+        let limits = Limits { connections: 64, idle: Duration::from_millis(300), bytes_min: 1 << 20 };
         served(limits, async |path| {
             assert_eq!(rest(connect(path, "").await).await, "", "no request");
             let half = rest(connect(path, "GET / HT").await).await;
@@ -309,8 +345,27 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_takes_a_little_now_and_then_is_cut_off() {
+        let limits = Limits { connections: 64, idle: Duration::from_millis(400), bytes_min: 1 << 20 };
+        served(limits, async |path| {
+            let mut slow = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            let mut some = vec![0; 1 << 14];
+            let began = Instant::now();
+            // Never idle: eight reads in each time of idleness.
+            while slow.read(&mut some).await.is_ok_and(|length| length > 0) {
+                assert!(began.elapsed() < PATIENCE, "a slow reader keeps its connection");
+                sleep(limits.idle / 8).await;
+            }
+            // At this pace the whole response takes 25 seconds.
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+            let steady = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+            assert!(rest(steady).await.len() > 1 << 23, "another reader has all of it");
+        });
+    }
+
+    #[test]
     fn a_new_connection_evicts_the_one_that_has_been_idle_longest() {
-        let limits = Limits { connections: 4, idle: PATIENCE };
+        let limits = Limits { connections: 4, idle: PATIENCE, bytes_min: 1 << 20 };
         served(limits, async |path| {
             let mut idle = vec![];
             for _ in 0..4 {

@@ -6,43 +6,48 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use axum::{Extension, Router};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 
+use super::peer::Peer;
 use crate::control::explain::PathReport;
 use crate::control::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, Problem, Status,
-    TablesPatch, TablesSummary,
+    AclReport, CaptureReport, CaptureStarted, Checked, ClassesReport, CountersReport, DropsReport, FlowQuery,
+    FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest, PoliciesReport, PolicyOrigin, PortInfo,
+    PortRequest, Problem, RouteInfo, Status, TablesPatch, TablesSummary,
 };
-use crate::control::{ApiError, CoverageCheck, Switch};
-use crate::dataplane::FlowInfo;
+use crate::control::{ApiError, CoverageCheck, DropFilter, Switch};
+use crate::dataplane::WorkerTimes;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
-/// Number of flows in a response where the request has no `max`.
-const FLOWS_DEFAULT: usize = 1000;
-
-/// Routes of the control API.
-pub(super) fn router(switch: Arc<Switch>) -> Router {
-    Router::new()
-        .route("/v1/status", get(status))
+/// Routes of the control API, with those of other modules.
+pub(super) fn router(switch: Arc<Switch>, others: Router<Arc<Switch>>) -> Router {
+    summaries()
+        .merge(others)
         .route("/v1/tables", get(tables).put(put_tables).patch(patch_tables).delete(delete_tables))
+        .route("/v1/tables/check", post(check_tables))
+        .route("/v1/acls/{namespace}/{name}", get(acl))
+        .route("/v1/classes", get(classes))
+        .route("/v1/policies", get(policies))
+        .route("/v1/routes", get(routes))
         .route("/v1/tables/document", get(tables_document))
-        .route("/v1/ports", get(ports))
         .route("/v1/ports/{name}", put(put_port).delete(delete_port))
-        .route("/v1/pods", get(pods))
         .route("/v1/pods/{namespace}/{name}", put(put_pod).delete(delete_pod))
-        .route("/v1/counters", get(counters))
-        .route("/v1/flows", get(flows))
+        .route("/v1/captures", post(start_capture))
+        .route("/v1/captures/{number}", get(fetch_capture).delete(stop_capture))
+        .route("/v1/workers", get(worker_times))
+        .route("/v1/drops", get(drops))
+        .route("/v1/flows", get(flows).delete(flush_flows))
+        .route("/v1/flows/events", get(flow_events))
         .route("/v1/explain", get(explain))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
@@ -51,30 +56,22 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .with_state(switch)
 }
 
-/// Credentials of a connection's client, where the kernel knows them (`SO_PEERCRED`).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Peer {
-    uid: Option<u32>,
-    pid: Option<i32>,
+/// Routes whose responses are short and cheap, and which change nothing.
+pub(super) fn summaries() -> Router<Arc<Switch>> {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/ports", get(ports))
+        .route("/v1/pods", get(pods))
+        .route("/v1/counters", get(counters))
 }
 
-/// Routes for one connection, with the credentials of its client.
-pub(super) fn with_peer(router: &Router, stream: &UnixStream) -> Router {
-    let credentials = stream.peer_cred().ok();
-    let peer = Peer {
-        uid: credentials.map(|credentials| credentials.uid()),
-        pid: credentials.and_then(|credentials| credentials.pid()),
-    };
-    router.clone().layer(Extension(peer))
-}
-
-fn origin(peer: Option<Extension<Peer>>) -> PolicyOrigin {
+pub(super) fn origin(peer: Option<Extension<Peer>>) -> PolicyOrigin {
     let peer = peer.map(|Extension(peer)| peer);
-    PolicyOrigin::control_socket(peer.and_then(|peer| peer.uid), peer.and_then(|peer| peer.pid))
+    PolicyOrigin::control_socket(peer.and_then(Peer::uid), peer.and_then(Peer::pid))
 }
 
-type Shared = State<Arc<Switch>>;
-type Body = Result<Bytes, BytesRejection>;
+pub(super) type Shared = State<Arc<Switch>>;
+pub(super) type Body = Result<Bytes, BytesRejection>;
 
 async fn status(State(switch): Shared) -> Json<Status> {
     Json(switch.status())
@@ -93,13 +90,13 @@ async fn tables_document(State(switch): Shared) -> Result<Response, HttpError> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TablesQuery {
+pub(super) struct TablesQuery {
     #[serde(default)]
     allow_empty: bool,
 }
 
 impl TablesQuery {
-    fn coverage(&self, otherwise: CoverageCheck) -> CoverageCheck {
+    pub(super) fn coverage(&self, otherwise: CoverageCheck) -> CoverageCheck {
         if self.allow_empty { CoverageCheck::Skip } else { otherwise }
     }
 }
@@ -115,6 +112,36 @@ async fn put_tables(
     run_blocking(move || {
         Ok(Json(switch.replace_tables(parse_body::<RuleTables>(&body)?, origin, coverage)?))
     })
+}
+
+async fn check_tables(
+    State(switch): Shared,
+    query: Result<Query<TablesQuery>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Checked>, HttpError> {
+    let (Query(query), body) = (query?, body?);
+    let coverage = query.coverage(CoverageCheck::Require);
+    run_blocking(move || Ok(Json(switch.check_tables(&parse_body(&body)?, coverage)?)))
+}
+
+async fn acl(
+    State(switch): Shared,
+    name: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<AclReport>, HttpError> {
+    let Path((namespace, name)) = name?;
+    run_blocking(move || Ok(Json(switch.acl(&PodName::new(namespace, name))?)))
+}
+
+async fn classes(State(switch): Shared) -> Result<Json<ClassesReport>, HttpError> {
+    run_blocking(move || Ok(Json(switch.classes())))
+}
+
+async fn policies(State(switch): Shared) -> Result<Json<PoliciesReport>, HttpError> {
+    run_blocking(move || Ok(Json(switch.policies())))
+}
+
+async fn routes(State(switch): Shared) -> Result<Json<Vec<RouteInfo>>, HttpError> {
+    run_blocking(move || Ok(Json(switch.routes())))
 }
 
 async fn patch_tables(
@@ -191,25 +218,71 @@ async fn counters(State(switch): Shared) -> Result<Json<CountersReport>, HttpErr
     run_blocking(move || Ok(Json(switch.counters())))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FlowsQuery {
-    max: Option<usize>,
-    pod: Option<PodName>,
+async fn start_capture(State(switch): Shared, body: Body) -> Result<Json<CaptureStarted>, HttpError> {
+    let body = body?;
+    run_blocking(move || Ok(Json(switch.start_capture(&parse_body(&body)?)?)))
+}
+
+async fn fetch_capture(
+    State(switch): Shared,
+    number: Result<Path<u64>, PathRejection>,
+) -> Result<Json<CaptureReport>, HttpError> {
+    let Path(number) = number?;
+    run_blocking(move || Ok(Json(switch.fetch_capture(number)?)))
+}
+
+async fn stop_capture(
+    State(switch): Shared,
+    number: Result<Path<u64>, PathRejection>,
+) -> Result<StatusCode, HttpError> {
+    let Path(number) = number?;
+    run_blocking(move || Ok(switch.stop_capture(number)?))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn worker_times(State(switch): Shared) -> Result<Json<Vec<WorkerTimes>>, HttpError> {
+    run_blocking(move || Ok(Json(switch.worker_times())))
+}
+
+async fn drops(
+    State(switch): Shared,
+    query: Result<Query<DropFilter>, QueryRejection>,
+) -> Result<Json<DropsReport>, HttpError> {
+    let Query(filter) = query?;
+    run_blocking(move || Ok(Json(switch.drops(&filter)?)))
 }
 
 async fn flows(
     State(switch): Shared,
-    query: Result<Query<FlowsQuery>, QueryRejection>,
-) -> Result<Json<Vec<FlowInfo>>, HttpError> {
+    query: Result<Query<FlowQuery>, QueryRejection>,
+) -> Result<Json<FlowsReport>, HttpError> {
     let Query(query) = query?;
-    let max = query.max.unwrap_or(FLOWS_DEFAULT);
-    run_blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?)))
+    run_blocking(move || Ok(Json(switch.flows(&query)?)))
+}
+
+async fn flush_flows(
+    State(switch): Shared,
+    query: Result<Query<FlowQuery>, QueryRejection>,
+) -> Result<Json<FlowsEnded>, HttpError> {
+    let Query(query) = query?;
+    run_blocking(move || Ok(Json(switch.flush_flows(&query)?)))
+}
+
+async fn flow_events(
+    State(switch): Shared,
+    peer: Option<Extension<Peer>>,
+    query: Result<Query<FlowQuery>, QueryRejection>,
+) -> Result<Response, HttpError> {
+    let Query(query) = query?;
+    // The clients of the control socket alone have credentials here.
+    let only_reads = peer.is_none();
+    let stream = run_blocking(move || Ok(switch.follow_flows(&query, only_reads)?))?;
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], axum::body::Body::new(stream)).into_response())
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ExplainQuery {
+pub(super) struct ExplainQuery {
     from: Endpoint,
     to: Endpoint,
     #[serde(default = "tcp")]
@@ -221,7 +294,7 @@ fn tcp() -> Protocol {
     Protocol::TCP
 }
 
-async fn explain(
+pub(super) async fn explain(
     State(switch): Shared,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Json<Vec<PathReport>>, HttpError> {
@@ -253,13 +326,13 @@ async fn wrong_method(method: Method, uri: Uri) -> HttpError {
 
 /// Error response.
 #[derive(Debug)]
-struct HttpError {
+pub(super) struct HttpError {
     status: StatusCode,
     error: String,
 }
 
 impl HttpError {
-    fn new(status: StatusCode, error: impl Into<String>) -> HttpError {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> HttpError {
         HttpError { status, error: error.into() }
     }
 
@@ -304,7 +377,7 @@ impl From<QueryRejection> for HttpError {
 }
 
 /// Parses a body as JSON, regardless of its content type.
-fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
+pub(super) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
     // Tracking the path of a mistake, as axum does, doubles the time of parsing. Only an invalid body is
     // parsed that way.
     if let Ok(value) = serde_json::from_slice(body) {
@@ -318,7 +391,7 @@ fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
 
 /// Runs work that may wait for the workers on this thread. The runtime moves the other connections to another
 /// thread.
-fn run_blocking<T>(work: impl FnOnce() -> Result<T, HttpError>) -> Result<T, HttpError> {
+pub(super) fn run_blocking<T>(work: impl FnOnce() -> Result<T, HttpError>) -> Result<T, HttpError> {
     tokio::task::block_in_place(|| catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|_| {
         tracing::error!("a request failed");
         let error = "the switch failed at this request and goes on: its log says more".to_owned();

@@ -2,13 +2,25 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Group;
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::ServerError;
+
+/// Place of a socket, and its access.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketPlace {
+    /// Path.
+    pub path: PathBuf,
+    /// Permissions.
+    pub mode: u32,
+    /// Group by name or number; that of the process where absent.
+    pub group: Option<String>,
+}
 
 /// File of a bound socket. Dropping it removes the file, unless another file has taken its path.
 #[derive(Debug)]
@@ -18,11 +30,13 @@ pub(super) struct SocketFile {
     identity: (u64, u64),
 }
 
-/// Listens at `path`. Replaces a socket that a dead process left, and rejects one that accepts connections.
-pub(super) fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ServerError> {
-    let failed = |source| ServerError::Socket { path: path.to_owned(), source };
+/// Listens at a place. Replaces a socket that a dead process left, and rejects one that accepts connections.
+pub(super) fn bind(place: &SocketPlace) -> Result<(UnixListener, SocketFile), ServerError> {
+    let SocketPlace { path, mode, group } = place;
+    let failed = |source| ServerError::Socket { path: path.clone(), source };
     let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let group = group.as_deref().map(|name| group_id(name, path)).transpose()?;
     fs::create_dir_all(directory).map_err(failed)?;
     // Two switches that start at once see the same stale socket. The lock admits one of them at a time.
     let lock = File::open(directory).map_err(failed)?;
@@ -33,16 +47,33 @@ pub(super) fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile),
     let bound_as = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let _ = fs::remove_file(&bound_as);
     let listener = UnixListener::bind(&bound_as).map_err(failed)?;
-    let moved = fs::set_permissions(&bound_as, Permissions::from_mode(mode))
-        .and_then(|()| fs::rename(&bound_as, path))
-        .and_then(|()| fs::symlink_metadata(path));
+    let given = group.map_or(Ok(()), |(group, name)| {
+        let forbidden = |source| ServerError::Group { path: path.clone(), group: name.to_owned(), source };
+        chown(&bound_as, None, Some(group)).map_err(forbidden)
+    });
+    let moved = given.and_then(|()| {
+        fs::set_permissions(&bound_as, Permissions::from_mode(*mode))
+            .and_then(|()| fs::rename(&bound_as, path))
+            .and_then(|()| fs::symlink_metadata(path))
+            .map_err(failed)
+    });
     match moved {
-        Ok(file) => Ok((listener, SocketFile { path: path.to_owned(), identity: (file.dev(), file.ino()) })),
+        Ok(file) => Ok((listener, SocketFile { path: path.clone(), identity: (file.dev(), file.ino()) })),
         Err(error) => {
             let _ = fs::remove_file(&bound_as);
-            Err(failed(error))
+            Err(error)
         }
     }
+}
+
+/// Number of a group, beside its name.
+fn group_id<'n>(name: &'n str, path: &Path) -> Result<(u32, &'n str), ServerError> {
+    if let Ok(number) = name.parse() {
+        return Ok((number, name));
+    }
+    let found = Group::from_name(name).ok().flatten();
+    let unknown = || ServerError::NoGroup { path: path.to_owned(), group: name.to_owned() };
+    Ok((found.ok_or_else(unknown)?.gid.as_raw(), name))
 }
 
 impl SocketFile {

@@ -4,7 +4,7 @@ use std::hint::select_unpredictable;
 use std::net::IpAddr;
 
 use crate::dataplane::packet::Packet;
-use crate::net::address::{Address, from_v4, is_v4, pack};
+use crate::net::address::{Address, from_v4, is_v4, pack, unpack};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::net::icmp::query;
 
@@ -35,6 +35,14 @@ const REQUESTS: u64 = (REQUEST as u64) << REQUEST_SHIFT;
 const IPV6: u64 = 1 << 62;
 
 impl Key {
+    /// Five-tuple in the direction of the end that opened the flow.
+    pub(crate) fn flow(&self, opened_by_low: bool) -> FlowKey {
+        let low = (unpack(self.low()), self.low_port());
+        let high = (unpack(self.high()), self.high_port());
+        let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
+        FlowKey { src: src.0, dst: dst.0, protocol: self.protocol(), src_port: src.1, dst_port: dst.1 }
+    }
+
     /// Makes a key of two addresses in order and the word of the other fields.
     pub(crate) fn new(low: Address, high: Address, word: u64) -> Key {
         if is_v4(low) && is_v4(high) {

@@ -80,6 +80,7 @@ fn flow(owner_port: u16) -> NewFlow {
         policy_epoch: Generation(1),
         state: FlowState::UdpOneWay,
         tcp: None,
+        translated: false,
         hops: [None; 2],
     }
 }
@@ -137,10 +138,10 @@ fn a_flow_that_two_workers_remove_at_once_ends_once() {
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
-            theirs.remove(slot, &mut other);
+            theirs.remove(slot, None, &mut other);
             other
         });
-        table.remove(slot, &mut one);
+        table.remove(slot, None, &mut one);
         let other = beside.join().unwrap();
         assert_eq!((table.len(), look_up(&table, &key(0))), (0, None));
         assert_eq!(one.ended + other.ended, 1);
@@ -168,7 +169,7 @@ fn check_found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
             theirs.start_batch(&mut other);
             found.is_some()
         });
-        table.remove(slot, &mut one);
+        table.remove(slot, None, &mut one);
         (0..3).for_each(|_| table.start_batch(&mut one));
         let reused = insert(&table, &key(1), &flow(1), 0, &mut one) == slot;
         let found = beside.join().unwrap();
@@ -218,7 +219,7 @@ fn check_keys_stay_whole(protocol: Protocol, from_low: bool) {
             }
             theirs.start_batch(&mut other);
         });
-        table.remove(slot, &mut one);
+        table.remove(slot, None, &mut one);
         (0..3).for_each(|_| table.start_batch(&mut one));
         insert(&table, &second, &flow_of(2), 0, &mut one);
         beside.join().unwrap();
@@ -243,7 +244,7 @@ fn a_restarted_flow_counts_against_its_new_pod_unless_it_ends_at_the_same_time()
         let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
-        let beside = thread::spawn(move || theirs.remove(slot, &mut other));
+        let beside = thread::spawn(move || theirs.remove(slot, None, &mut other));
         table.restart(slot, &flow(2), 5);
         beside.join().unwrap();
         assert_eq!((table.len(), counts_of_ports(&table)), (0, [[0, 0]; 2]));
@@ -275,7 +276,7 @@ fn a_flow_that_becomes_assured_while_it_ends_is_counted_no_more() {
         let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
-        let beside = thread::spawn(move || theirs.remove(slot, &mut other));
+        let beside = thread::spawn(move || theirs.remove(slot, None, &mut other));
         answer(&table, slot);
         beside.join().unwrap();
         assert_eq!((table.len(), counts_of_ports(&table)), (0, [[0, 0]; 2]));
@@ -304,7 +305,7 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
     explore(|| {
         let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
-        table.remove(slot, &mut one);
+        table.remove(slot, None, &mut one);
         for _ in 0..3 {
             table.start_batch(&mut one);
             table.start_batch(&mut other);
@@ -339,7 +340,7 @@ fn packet(table: &Conntrack, snapshot: &Snapshot, by: &mut WorkerState) {
                 let entry = table.entry(slot);
                 entry.mark_current(true, entry.flow_word(true), snapshot.generation, None);
             } else {
-                table.remove(slot, by);
+                table.remove(slot, None, by);
             }
         }
         Some(_) => assert!(snapshot.allows, "it passes by an evaluation that is stale"),

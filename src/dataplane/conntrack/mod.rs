@@ -28,7 +28,7 @@ pub(crate) use entry::{Entry, FlowWord, NewFlow};
 pub(crate) use key::Key;
 pub(crate) use state::{FlowState, Outcome, QuotaClass, Side};
 pub(crate) use table::{
-    Conntrack, Hit, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState,
+    Conntrack, Hit, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState, event,
 };
 pub(crate) use tcp::{Segment, TcpFlow};
 

@@ -46,6 +46,7 @@ fn flow(owner_port: u16, state: FlowState) -> NewFlow {
         policy_epoch: Generation(1),
         state,
         tcp: None,
+        translated: false,
         hops: [None; 2],
     }
 }

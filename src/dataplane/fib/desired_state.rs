@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::ids::{AttachmentId, PortId};
 pub use crate::net::mac::Mac;
-use crate::tables::{PodName, RuleTables};
+use crate::tables::{PodName, RuleTables, ServiceSet};
 use ipnet::IpNet;
 use serde::Deserialize;
 
@@ -19,10 +19,14 @@ pub struct DesiredState {
     pub tables: Option<Arc<RuleTables>>,
     /// Whether packets of pods that the tables do not know pass. If not, they are dropped.
     pub fail_open: bool,
+    /// Whether senders of packets that policy denies get an answer. If not, these packets are dropped in silence.
+    pub rejects: bool,
     /// The switch as gateway of the pods.
     pub gateway: Gateway,
     /// Pods of this node.
     pub pods: Vec<PodAttachment>,
+    /// Ports that are drained: no new flows from or to their pods.
+    pub draining: BTreeSet<PortId>,
     /// The node's own network stack.
     pub node: Option<NodeAttachment>,
     /// Prefixes of the addresses of this node's pods. A packet to such a prefix never leaves the node, even
@@ -30,6 +34,8 @@ pub struct DesiredState {
     pub pod_prefixes: Vec<IpNet>,
     /// Routes to all other destinations.
     pub routes: Vec<Route>,
+    /// Services whose packets are translated.
+    pub services: Option<Arc<ServiceSet>>,
 }
 
 impl DesiredState {
@@ -40,12 +46,26 @@ impl DesiredState {
         self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
     }
 
-    /// Whether the two states have the same layout: only their rule tables may differ.
+    /// Whether the two states have the same layout: only their rule tables and Services may
+    /// differ.
     pub(crate) fn has_layout_of(&self, other: &DesiredState) -> bool {
-        let DesiredState { tables: _, fail_open, gateway, pods, node, routes, pod_prefixes } = self;
+        let DesiredState {
+            tables: _,
+            services: _,
+            fail_open,
+            rejects,
+            gateway,
+            pods,
+            draining,
+            node,
+            routes,
+            pod_prefixes,
+        } = self;
         *fail_open == other.fail_open
+            && *rejects == other.rejects
             && *gateway == other.gateway
             && *pods == other.pods
+            && *draining == other.draining
             && *node == other.node
             && *routes == other.routes
             && *pod_prefixes == other.pod_prefixes

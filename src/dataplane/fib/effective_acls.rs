@@ -19,16 +19,31 @@ pub(crate) struct EffectiveAcls {
 }
 
 impl EffectiveAcls {
-    /// Selects the tables for a flow from port `from` to port `to`.
+    /// Selects the tables for a new flow from port `from` to port `to`.
     #[inline(always)]
     pub(crate) fn between(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
-        match (from.policy_mode, to.policy_mode) {
+        match (from.admission_mode(), to.admission_mode()) {
             (PolicyMode::Tables { egress, .. }, PolicyMode::Tables { ingress, .. })
                 if from.attachment != to.attachment =>
             {
                 EffectiveAcls { egress: Some(egress), ingress: Some(ingress), closed: None }
             }
-            _ => EffectiveAcls::of_any(flow, from, to),
+            modes => EffectiveAcls::of_any(flow, from, to).of_new_flow(modes),
+        }
+    }
+
+    /// Selects the tables for a flow that may be established: a drain does not touch it.
+    pub(crate) fn of_established(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
+        EffectiveAcls::of_any(flow, from, to)
+    }
+
+    /// Closes the tables of a flow with a port that is drained.
+    fn of_new_flow(self, modes: (PolicyMode, PolicyMode)) -> EffectiveAcls {
+        match modes {
+            (PolicyMode::Draining, _) | (_, PolicyMode::Draining) => {
+                EffectiveAcls { closed: self.closed.or(Some(DropReason::Draining)), ..self }
+            }
+            _ => self,
         }
     }
 
@@ -39,14 +54,14 @@ impl EffectiveAcls {
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
             return OPEN; // A pod cannot be kept from itself.
         }
-        let egress = match from.policy_mode {
+        let egress = match from.policy_mode() {
             PolicyMode::None | PolicyMode::Open => None,
-            PolicyMode::Closed => return CLOSED,
+            PolicyMode::Closed | PolicyMode::Draining => return CLOSED,
             PolicyMode::Tables { egress, .. } => Some(egress),
         };
-        match to.policy_mode {
+        match to.policy_mode() {
             PolicyMode::None | PolicyMode::Open => EffectiveAcls { egress, ..OPEN },
-            PolicyMode::Closed => EffectiveAcls { egress, ..CLOSED },
+            PolicyMode::Closed | PolicyMode::Draining => EffectiveAcls { egress, ..CLOSED },
             // "Traffic is allowed to a pod if [...] the traffic source is the pod's local node"
             // (`networking/v1`, NetworkPolicySpec.ingress).
             PolicyMode::Tables { .. } if from.is_node_address(flow.src) => EffectiveAcls { egress, ..OPEN },

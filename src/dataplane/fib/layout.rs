@@ -5,39 +5,61 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::desired_state::DesiredState;
+use super::desired_state::{DesiredState, Route};
 use super::next_hop::{Adjacency, Hop};
 use super::port::{PolicyMode, PortView};
 use super::restored_pods::RestoredPods;
-use crate::dataplane::PortKind;
+use crate::dataplane::service::LocalAddresses;
+use crate::dataplane::{PortKind, RouteOrigin};
 use crate::ids::{Generation, PortId};
 use crate::net::address::pack;
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{PodName, RouteTable, RuleTables};
 
-pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
-    let mut prefixes: BTreeMap<IpNet, Hop> = BTreeMap::new();
+/// Hops of all prefixes, each with its origin. Their order numbers the hops.
+pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<IpNet, (Hop, RouteOrigin)> {
+    let mut prefixes: BTreeMap<IpNet, (Hop, RouteOrigin)> = BTreeMap::new();
     for route in &desired.routes {
-        prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
+        let hop = Hop::Port(route.port, route.next_hop.map(pack));
+        prefixes.insert(route.prefix.trunc(), (hop, RouteOrigin::Configured));
     }
     // This replaces a route to the same prefix: a packet for a pod of this node must not leave the node.
-    prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
-    for address in &desired.gateway.addresses {
-        prefixes.insert(IpNet::from(*address), Hop::Gateway);
+    let nowhere = (Hop::Nowhere, RouteOrigin::PodPrefix);
+    prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), nowhere)));
+    let own = IpAddr::from(link_local(desired.gateway.mac));
+    for address in desired.gateway.addresses.iter().copied().chain([own]) {
+        prefixes.insert(IpNet::from(address), (Hop::Gateway, RouteOrigin::Gateway));
     }
-    prefixes.insert(IpNet::from(IpAddr::from(link_local(desired.gateway.mac))), Hop::Gateway);
     if let Some(node) = &desired.node {
-        prefixes
-            .extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
+        let hop = (Hop::Port(node.port, None), RouteOrigin::Node);
+        prefixes.extend(node.addresses.iter().map(|address| (IpNet::from(*address), hop)));
     }
     for pod in &desired.pods {
-        prefixes
-            .extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
+        let hop = (Hop::Port(pod.port, None), RouteOrigin::Pod);
+        prefixes.extend(pod.addresses.iter().map(|address| (IpNet::from(*address), hop)));
     }
-    let hops = prefixes.values().copied().collect();
+    prefixes
+}
+
+pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
+    let prefixes = prefixes(desired);
+    let hops = prefixes.values().map(|(hop, _)| *hop).collect();
     let routes = RouteTable::build(prefixes.into_keys().zip(0..));
     (routes, hops)
+}
+
+/// Addresses of this node, for Services: `ports` are the open ports.
+pub(super) fn local_addresses(desired: &DesiredState, ports: &[Option<PortView>]) -> LocalAddresses {
+    let pods = desired.pods.iter().flat_map(|pod| &pod.addresses);
+    let own = IpAddr::from(link_local(desired.gateway.mac));
+    let pods = pods.chain(&desired.gateway.addresses).chain([&own]).map(|address| pack(*address));
+    let node = desired.node.iter().flat_map(|node| &node.addresses).map(|address| pack(*address));
+    let is_local = |route: &&Route| {
+        let port = ports.get(route.port.index()).and_then(Option::as_ref);
+        port.is_some_and(|port| port.kind != PortKind::Uplink)
+    };
+    LocalAddresses::new(pods, node, desired.routes.iter().filter(is_local).map(|route| route.prefix.trunc()))
 }
 
 pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
@@ -66,9 +88,12 @@ pub(super) fn ports(desired: &DesiredState, open: &BTreeMap<PortId, PortView>) -
     for pod in &desired.pods {
         if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
             port.attachment = pod.id;
-            port.policy_mode = policy_mode(tables, &pod.pod, desired.fail_open);
+            port.set_policy_mode(policy_mode(tables, &pod.pod, desired.fail_open));
             port.set_addresses(&pod.addresses, pod.mac);
             port.set_pod_addresses(&pod.addresses);
+            if desired.draining.contains(&pod.port) {
+                port.drain();
+            }
         }
     }
     if let Some(node) = &desired.node

@@ -24,6 +24,8 @@ pub(crate) enum PolicyMode {
         /// Table for flows from the pod.
         egress: AclId,
     },
+    /// No new flows: the port is drained. Established flows have the policy of the pod.
+    Draining,
 }
 
 /// A port in a snapshot. It has the values of a port that the packet path reads, in the form of packet fields, side
@@ -42,7 +44,9 @@ pub(crate) struct PortView {
     /// where another pod has one of its addresses too.
     pub(super) attached_since: Option<Generation>,
     /// Policy of that pod.
-    pub policy_mode: PolicyMode,
+    policy_mode: PolicyMode,
+    /// Policy of that pod for new flows: the same, or [`PolicyMode::Draining`].
+    admission_mode: PolicyMode,
     /// Ethernet address behind it, if the desired state gives it.
     pub mac: Option<Mac>,
     /// Ethernet address of the switch on this port. On an uplink it is that of the NIC.
@@ -62,13 +66,15 @@ const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
 impl PortView {
     /// Builds the view of an open port without a pod. `nic` is the Ethernet address of an uplink.
     pub(crate) fn new(kind: PortKind, vlan: Option<u16>, mtu: u16, nic: Option<Mac>) -> PortView {
+        let policy_mode = if kind.has_pod() { PolicyMode::Closed } else { PolicyMode::None };
         PortView {
             kind,
             vlan: vlan.unwrap_or(0),
             mtu,
             attachment: AttachmentId::NONE,
             attached_since: None,
-            policy_mode: if kind.has_pod() { PolicyMode::Closed } else { PolicyMode::None },
+            policy_mode,
+            admission_mode: policy_mode,
             mac: None,
             own_mac: nic.unwrap_or_default(),
             pod_addresses: NO_ADDRESSES,
@@ -76,6 +82,31 @@ impl PortView {
             addresses: [0; POD_ADDRESSES_MAX],
             addresses_len: 0,
         }
+    }
+
+    /// Policy of the pod behind the port.
+    #[inline]
+    pub(crate) fn policy_mode(&self) -> PolicyMode {
+        self.policy_mode
+    }
+
+    /// Policy of the pod behind the port for new flows.
+    #[inline]
+    pub(super) fn admission_mode(&self) -> PolicyMode {
+        self.admission_mode
+    }
+
+    /// Sets the policy of the pod behind the port. A drain goes on.
+    pub(super) fn set_policy_mode(&mut self, mode: PolicyMode) {
+        if self.admission_mode != PolicyMode::Draining {
+            self.admission_mode = mode;
+        }
+        self.policy_mode = mode;
+    }
+
+    /// Keeps new flows from and to the pod behind the port.
+    pub(super) fn drain(&mut self) {
+        self.admission_mode = PolicyMode::Draining;
     }
 
     pub(super) fn set_addresses(&mut self, addresses: &[IpAddr], mac: Option<Mac>) {

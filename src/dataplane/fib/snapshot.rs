@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::desired_state::DesiredState;
 use super::effective_acls::{EffectiveAcls, Flow};
 use super::layout;
@@ -12,7 +14,8 @@ use super::port::{PolicyMode, PortView};
 use super::publish::Numbered;
 use super::restored_pods::RestoredPods;
 use super::rules::{Change, Rules};
-use crate::dataplane::DropReason;
+use crate::dataplane::service::ServiceFib;
+use crate::dataplane::{DropReason, RouteOrigin};
 use crate::ids::{AclId, Generation, PortId};
 use crate::net::address::{self, Address, is_v4, pack};
 use crate::net::icmp::link_local;
@@ -26,11 +29,14 @@ pub(crate) struct Snapshot {
     pub generation: Generation,
     /// Ethernet address of the switch.
     pub mac: Mac,
+    /// Whether senders of packets that policy denies get an answer.
+    pub rejects: bool,
     /// Source address of the switch's ICMP errors.
     pub gateway_v4: Option<Address>,
     /// Source address of the switch's `ICMPv6` errors and solicitations.
     pub gateway_v6: Address,
     rules: Option<Arc<Rules>>,
+    services: Option<Arc<ServiceFib>>,
     routes: RouteTable,
     hops: Vec<Hop>,
     /// Adjacencies by number of the hop.
@@ -88,7 +94,9 @@ impl Snapshot {
         if !(same_ports && desired.has_layout_of(before)) {
             return Snapshot::build_layout(desired, generation, open, rules, Some(self), recall());
         }
-        let mut next = Snapshot { generation, rules, ..self.clone() };
+        let local = || layout::local_addresses(desired, &self.ports);
+        let services = ServiceFib::next(self.services.as_ref(), desired.services.as_ref(), local, generation);
+        let mut next = Snapshot { generation, rules, services, ..self.clone() };
         next.apply(desired, &change);
         if !matches!(change, Change::Nothing) {
             next.classify_pods();
@@ -101,17 +109,17 @@ impl Snapshot {
         let tables = desired.tables.as_deref();
         for pod in &desired.pods {
             let Some(Some(port)) = self.ports.get_mut(pod.port.index()) else { continue };
-            let before = port.policy_mode;
+            let before = port.policy_mode();
             if change.affects_pod(&pod.pod) {
-                port.policy_mode = layout::policy_mode(tables, &pod.pod, desired.fail_open);
+                port.set_policy_mode(layout::policy_mode(tables, &pod.pod, desired.fail_open));
             }
-            let touched = match (port.policy_mode, tables) {
+            let touched = match (port.policy_mode(), tables) {
                 (PolicyMode::Tables { ingress, egress }, Some(tables)) => {
                     change.touches(ingress, tables) || change.touches(egress, tables)
                 }
                 _ => false,
             };
-            if touched || port.policy_mode != before {
+            if touched || port.policy_mode() != before {
                 self.policy_epochs[pod.port.index()] = self.generation;
             }
         }
@@ -139,9 +147,16 @@ impl Snapshot {
         let mut snapshot = Snapshot {
             generation,
             mac: desired.gateway.mac,
+            rejects: desired.rejects,
             gateway_v4: gateway(true),
             gateway_v6: gateway(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
+            services: ServiceFib::next(
+                before.and_then(|before| before.services.as_ref()),
+                desired.services.as_ref(),
+                || layout::local_addresses(desired, &ports),
+                generation,
+            ),
             routes,
             adjacencies: hops.iter().map(|hop| layout::adjacency(hop, &ports)).collect(),
             hops,
@@ -186,6 +201,12 @@ impl Snapshot {
         self.rules.as_ref()
     }
 
+    /// Services whose packets are translated.
+    #[inline]
+    pub(crate) fn services(&self) -> Option<&ServiceFib> {
+        self.services.as_deref()
+    }
+
     /// A port, if it is open.
     #[inline]
     pub(crate) fn port(&self, port: PortId) -> Option<&PortView> {
@@ -205,6 +226,12 @@ impl Snapshot {
         } else {
             self.routes.next_hop_v6(destination)
         }
+    }
+
+    /// Routes of this snapshot, which was built from `desired`: prefix, origin, and number of the hop.
+    pub(crate) fn routes(&self, desired: &DesiredState) -> Vec<(IpNet, RouteOrigin, u32)> {
+        let prefixes = layout::prefixes(desired).into_iter().zip(0..self.hops.len() as u32);
+        prefixes.map(|((prefix, (_, origin)), number)| (prefix, origin, number)).collect()
     }
 
     /// The hop with this number, and its adjacency.
@@ -247,8 +274,10 @@ impl Snapshot {
             port.owns(source)
         } else {
             // Behind ports without a pod there may be routers: any source address is allowed, except one that
-            // is known to be elsewhere.
-            !address::is_group(source) && !self.is_elsewhere(source, id)
+            // is known to be elsewhere, and one of Services inside the cluster: the switch alone sends from that.
+            !address::is_group(source)
+                && !self.is_elsewhere(source, id)
+                && !self.services().is_some_and(|services| services.is_cluster_address(source))
         }
     }
 
@@ -291,6 +320,17 @@ impl Snapshot {
         })
     }
 
+    /// Evaluates a new flow as [`Snapshot::evaluate`] does. None may begin at a port that is drained.
+    pub(crate) fn evaluate_new(
+        &self,
+        flow: &Flow,
+        from: &PortView,
+        to: &PortView,
+        counted_by: Option<usize>,
+    ) -> Option<DropReason> {
+        self.decide(EffectiveAcls::between(flow, from, to), flow, counted_by)
+    }
+
     /// Evaluates a flow by the egress table of its source and the ingress table of its destination. Returns
     /// the reason to drop it, or `None` if it may pass. `from` and `to` are the ports of its ends. The worker
     /// `counted_by` counts the decisions.
@@ -301,7 +341,10 @@ impl Snapshot {
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
-        let acls = EffectiveAcls::between(flow, from, to);
+        self.decide(EffectiveAcls::of_established(flow, from, to), flow, counted_by)
+    }
+
+    fn decide(&self, acls: EffectiveAcls, flow: &Flow, counted_by: Option<usize>) -> Option<DropReason> {
         let passes = |acl: Option<AclId>, peer: Address| {
             let Some(acl) = acl else { return true };
             self.rules.as_ref().is_some_and(|rules| rules.decide(acl, peer, flow, counted_by).is_allow())
@@ -320,11 +363,11 @@ impl Snapshot {
         let decide = |acl: AclId, peer: Address| self.rules.as_ref()?.origin(acl, peer, flow);
         let from = self.port_of_address(flow.src).map(|(_, port)| port);
         let to = self.port_of_address(flow.dst).map(|(_, port)| port);
-        let egress = match from.map(|port| port.policy_mode) {
+        let egress = match from.map(PortView::policy_mode) {
             Some(PolicyMode::Tables { egress, .. }) => decide(egress, flow.dst),
             _ => None,
         };
-        let ingress = match to.map(|port| port.policy_mode) {
+        let ingress = match to.map(PortView::policy_mode) {
             Some(PolicyMode::Tables { .. }) if from.is_some_and(|from| from.is_node_address(flow.src)) => {
                 Some(RuleOrigin::OwnNode)
             }

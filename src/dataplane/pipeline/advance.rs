@@ -10,8 +10,10 @@ use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
+use super::translate::{FlowMatch, match_known_flow, remember};
+use crate::dataplane::FlowEnd;
 use crate::dataplane::conntrack::{
-    Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState,
+    Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Slot, WorkerState,
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
@@ -79,8 +81,9 @@ fn advance_fast(
     };
     let bytes = packet.ip_bytes();
     // A first fragment takes the slow path: the stage `fragments` records its verdict for the later ones.
-    let is_fast = (packet.kind == Kind::Flow) & !packet.first_fragment & adjacency.takes(packet)
-        && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
+    let is_fast =
+        (packet.kind == Kind::Flow) & !packet.first_fragment & !packet.translated & adjacency.takes(packet)
+            && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
     if is_fast {
         batch.adjacencies[i] = adjacency;
         entry.count(flow.from_low, bytes, context.now_ms);
@@ -92,9 +95,18 @@ impl Advance<'_> {
     /// Forwards any packet of a known flow.
     #[inline(never)]
     fn advance_slow(&mut self, i: usize, flow: &PacketFlow, slot: Slot) {
-        let (snapshot, packet) = (self.context.snapshot, &self.batch.packets[i]);
+        let snapshot = self.context.snapshot;
         let entry = self.context.conntrack.entry(slot);
         let flow_word = entry.flow_word(flow.from_low);
+        match match_known_flow(self.batch, i, self.context, flow, (entry, flow_word)) {
+            FlowMatch::Same => {}
+            FlowMatch::Ended => {
+                self.context.conntrack.remove(slot, Some(FlowEnd::Finished), self.worker_state);
+                return self.route_new(i);
+            }
+            FlowMatch::Dropped => return,
+        }
+        let packet = &self.batch.packets[i];
         // An error goes to the source of the packet that it quotes, and so takes another hop than that packet.
         let is_current = |adjacency: &Adjacency| {
             packet.kind == Kind::Flow
@@ -109,7 +121,16 @@ impl Advance<'_> {
             None => self.revalidate_if_stale(i, flow, slot, flow_word),
         };
         if is_known && self.batch.is_pending(i) {
+            // The packet may open the next connection on the same ports.
+            let may_reopen = entry.state().class() == QuotaClass::Ended;
             apply_to_flow(self.batch, i, self.context, flow, slot, None);
+            if self.batch.packets[i].translated
+                && !self.batch.translations[i].is_bound
+                && self.batch.is_pending(i)
+            {
+                let is_new = may_reopen && self.batch.packets[i].opens_connection();
+                remember(self.batch, i, self.context, flow, is_new);
+            }
         }
     }
 
@@ -144,6 +165,10 @@ impl Advance<'_> {
                 Revalidation::Current => {}
                 Revalidation::Dropped => return true,
                 Revalidation::Removed => {
+                    // A reply to a flow that is gone does not come from its virtual address.
+                    if !self.batch.packets[i].translated {
+                        self.batch.translated.pop_if(|translated| usize::from(*translated) == i);
+                    }
                     self.policy_batch.add(i, None);
                     return false;
                 }

@@ -3,12 +3,18 @@
 //! The batch is a set of columns: a stage runs over the whole batch, and reads and writes the columns that it
 //! needs. No stage reads a column before an earlier stage has written it for every pending frame.
 
+mod disposition;
+mod stage_notes;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
+pub(crate) use self::disposition::Disposition;
+use self::stage_notes::StageNotes;
 use crate::dataplane::DropReason;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
+use crate::dataplane::service::Translation;
 use crate::ids::PortId;
 use crate::limits::{BATCH_FRAMES_MAX, PORT_SEGMENTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, Umem};
@@ -25,22 +31,6 @@ pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     if let Some(next) = frames.get(i + AHEAD) {
         umem.prefetch(next);
     }
-}
-
-/// Disposition of a frame. Each frame gets exactly one final disposition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Disposition {
-    /// No stage has decided.
-    Pending,
-    /// A later fragment that the stage `fragments` decides on. After that stage: one that waits for the first
-    /// fragment of its datagram.
-    Held,
-    /// The frame leaves by this port.
-    Forward(PortId),
-    /// The frame was for the switch.
-    Consumed,
-    /// The frame is dropped.
-    Dropped(DropReason),
 }
 
 /// A batch.
@@ -64,8 +54,18 @@ pub(crate) struct Batch {
     pub segment_counts: [u8; BATCH_FRAMES_MAX],
     /// Segments of all such frames, in order.
     pub segments: VecDeque<Frame>,
+    /// Packets of known flows that policy has denied, of the direction opposite to that which policy evaluated.
+    pub denied_replies: Vec<u16>,
     /// Whether the frame is a fragment that has waited for the first fragment of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
+    /// Translations, of the packets that `translated` names.
+    pub translations: Box<[Translation; BATCH_FRAMES_MAX]>,
+    /// Packets that are translated.
+    pub translated: Vec<u16>,
+    /// Whether a packet was dropped because a Service does not serve it.
+    pub has_unserved: bool,
+    /// Notes for a capture.
+    pub notes: Box<StageNotes>,
     /// Whether the batch has frames of a port that delivers virtio-net headers.
     pub has_virtio_headers: bool,
     /// Whether the batch has a fragment.
@@ -87,7 +87,12 @@ impl Batch {
             answers: [false; BATCH_FRAMES_MAX],
             segment_counts: [0; BATCH_FRAMES_MAX],
             segments: VecDeque::with_capacity(SEGMENTS_MAX),
+            denied_replies: Vec::with_capacity(BATCH_FRAMES_MAX),
             waited: [false; BATCH_FRAMES_MAX],
+            translations: Box::new([Translation::default(); BATCH_FRAMES_MAX]),
+            translated: Vec::with_capacity(2 * BATCH_FRAMES_MAX),
+            has_unserved: false,
+            notes: Box::new(StageNotes::new()),
             has_virtio_headers: false,
             has_fragments: false,
             has_others: false,

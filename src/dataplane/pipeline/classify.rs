@@ -7,6 +7,7 @@ use super::context::Context;
 use super::flow::admit::{InitialState, admit, new_flow};
 use super::flow::established::apply_to_flow;
 use super::policy_batch::{NewPacket, PolicyBatch};
+use super::translate::{FlowMatch, match_known_flow, remember};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Slot, WorkerState};
 
@@ -31,7 +32,13 @@ pub(super) fn classify(
             insert_flow(batch, context, policy_batch, worker_state, flow, packet, state)
         });
         if let Some(slot) = existing {
-            apply_to_flow(batch, packet.index, context, flow, slot, packet.hop);
+            let entry = context.conntrack.entry(slot);
+            let flow_word = entry.flow_word(flow.from_low);
+            match match_known_flow(batch, packet.index, context, flow, (entry, flow_word)) {
+                FlowMatch::Same => apply_to_flow(batch, packet.index, context, flow, slot, packet.hop),
+                FlowMatch::Ended => batch.drop(packet.index, DropReason::ServiceCollision),
+                FlowMatch::Dropped => {}
+            }
         }
     }
     policy_batch.set_denial_heavy(2 * (worker_state.inserted - inserted) < evaluated);
@@ -55,7 +62,7 @@ fn insert_flow(
     state: InitialState,
 ) -> Option<Slot> {
     let NewPacket { index: i, hop, init } = packet;
-    let Some(new) = new_flow(context, flow, init, hop, state) else {
+    let Some(new) = new_flow(context, flow, init, hop, batch.packets[i].translated, state) else {
         batch.drop(i, DropReason::NoRoute);
         return None;
     };
@@ -64,6 +71,9 @@ fn insert_flow(
             policy_batch.note_inserted(flow.hash);
             let bytes = batch.packets[i].ip_bytes();
             context.conntrack.entry(slot).count(flow.from_low, bytes, context.now_ms);
+            if batch.packets[i].translated {
+                remember(batch, i, context, flow, true);
+            }
             None
         }
         InsertOutcome::Exists(slot) => Some(slot),

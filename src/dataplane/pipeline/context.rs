@@ -4,14 +4,15 @@ use crate::dataplane::conntrack::Conntrack;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
 use crate::dataplane::neighbor::table::Neighbors;
-use crate::dataplane::stats::WorkerStats;
+use crate::dataplane::service::Bindings;
+use crate::dataplane::stats::{FlowEventQueue, WorkerStats};
 use crate::xdp::Umem;
 
 /// Input of every stage. Stages read it, and write what several workers share only through its atomics.
 pub(crate) struct Context<'a> {
     /// Number of the worker.
     pub worker: usize,
-    /// Milliseconds since the start of the switch: the one clock reading of the batch.
+    /// Milliseconds since the start of the switch, read at the beginning of the batch.
     pub now_ms: u32,
     /// Packet memory of the worker.
     pub umem: &'a Umem,
@@ -19,10 +20,14 @@ pub(crate) struct Context<'a> {
     pub snapshot: &'a Snapshot,
     /// Flow table of all workers.
     pub conntrack: &'a Conntrack,
+    /// Bindings of translated flows of all workers.
+    pub bindings: &'a Bindings,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: &'a Neighbors,
     /// Counters of the worker.
     pub stats: &'a WorkerStats,
+    /// Queue of events, if somebody follows flows.
+    pub events: Option<&'a FlowEventQueue>,
     /// First-fragment table that the workers share.
     pub first_fragments: &'a FirstFragmentTable,
 }

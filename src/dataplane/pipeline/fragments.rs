@@ -4,6 +4,7 @@ use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::flow::init::flow_of;
 use super::route::route;
+use super::translate::{bind_later_fragments, translate_later_fragment};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{LookupBatch, Side};
 use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, Fragments, LaterVerdict};
@@ -24,6 +25,9 @@ pub(super) fn classify_fragments(
             Disposition::Held => classify_later(batch, i, context, fragments, rate_limits),
             Disposition::Pending if batch.packets[i].first_fragment => {
                 record_first(batch, i, context, lookups, fragments);
+                if batch.is_pending(i) {
+                    bind_later_fragments(batch, i, context);
+                }
             }
             Disposition::Dropped(reason)
                 if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
@@ -99,6 +103,10 @@ fn classify_later(
     fragments: &mut Fragments,
     rate_limits: &mut RateLimits,
 ) {
+    translate_later_fragment(batch, i, context);
+    if batch.dispositions[i] != Disposition::Held {
+        return;
+    }
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return batch.drop(i, DropReason::Fragment);

@@ -6,6 +6,8 @@
 //! section 4.3, RFC 4443). An answer is written into the frame of the request, which then leaves by the port
 //! that it came from.
 
+pub(super) mod reject;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::batch::{Batch, Disposition};
@@ -186,6 +188,10 @@ pub(crate) enum IcmpError {
     TimeExceeded,
     /// The packet is larger than this MTU.
     TooBig(u16),
+    /// Policy denies the packet.
+    Prohibited,
+    /// No backend serves the destination.
+    PortUnreachable,
 }
 
 /// Replaces a frame by an ICMP error about its packet. Returns whether it has: an ICMP error "MUST NOT be
@@ -223,6 +229,8 @@ fn icmp_error_v4(
     let (kind, code, mtu) = match icmp_error {
         IcmpError::TimeExceeded => (icmp::v4::TIME_EXCEEDED, 0, 0),
         IcmpError::TooBig(mtu) => (icmp::v4::UNREACHABLE, icmp::v4::FRAGMENTATION_NEEDED, mtu),
+        IcmpError::Prohibited => (icmp::v4::UNREACHABLE, icmp::v4::PROHIBITED, 0),
+        IcmpError::PortUnreachable => (icmp::v4::UNREACHABLE, icmp::v4::PORT_UNREACHABLE, 0),
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
@@ -244,16 +252,18 @@ fn icmp_error_v6(
     let header_bytes = ipv6::HEADER_BYTES + icmp::HEADER_BYTES;
     let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V6 - header_bytes);
     let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
-    let (kind, mtu) = match icmp_error {
-        IcmpError::TimeExceeded => (icmp::v6::TIME_EXCEEDED, 0),
-        IcmpError::TooBig(mtu) => (icmp::v6::PACKET_TOO_BIG, mtu),
+    let (kind, code, mtu) = match icmp_error {
+        IcmpError::TimeExceeded => (icmp::v6::TIME_EXCEEDED, 0, 0),
+        IcmpError::TooBig(mtu) => (icmp::v6::PACKET_TOO_BIG, 0, mtu),
+        IcmpError::Prohibited => (icmp::v6::UNREACHABLE, icmp::v6::PROHIBITED, 0),
+        IcmpError::PortUnreachable => (icmp::v6::UNREACHABLE, icmp::v6::PORT_UNREACHABLE, 0),
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
     ipv6::write(bytes, snapshot.gateway_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
     let message = &mut bytes[ipv6::HEADER_BYTES..];
     let [high, low] = mtu.to_be_bytes();
-    message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, 0, 0, 0, 0, 0, high, low]);
+    message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, code, 0, 0, 0, 0, high, low]);
     let (src, dst) = (unpack(snapshot.gateway_v6), unpack(packet.src));
     icmp::finish(message, pseudo_header_of(src, dst, Protocol::ICMPV6, payload_bytes));
     true

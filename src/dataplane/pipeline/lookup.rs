@@ -4,6 +4,7 @@
 use super::batch::Batch;
 use super::context::Context;
 use super::parse::parse_quoted;
+use super::translate::translate_quoted;
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{Key, LookupBatch};
 use crate::dataplane::fib::next_hop::Hop;
@@ -51,7 +52,9 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
     let mut quoted = Packet::default();
     // The error goes to the source of the quoted packet, and comes from the port that the quoted packet went
     // to. So a pod that guesses the ports of other pods' flows cannot report errors about these.
-    let fits = parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+    let is_quote = parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted);
+    translate_quoted(packet, &mut quoted);
+    let fits = is_quote
         && quoted.src == packet.dst
         && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
     fits.then(|| Key::of(&quoted))

@@ -1,7 +1,8 @@
 //! The packet path: a table of stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> anti-spoof -> local delivery -> lookup -> advance -> classify -> fragments -> rewrite -> count -> transmit
+//! receive -> parse -> anti-spoof -> local delivery -> translate -> lookup -> advance -> classify -> fragments -> rewrite
+//!         -> count -> transmit
 //! ```
 //!
 //! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a clock
@@ -30,6 +31,7 @@ pub(super) mod policy_batch;
 mod rewrite;
 pub(super) mod route;
 pub(super) mod stage_state;
+pub(super) mod translate;
 mod verify_checksum;
 
 use std::ops::Range;
@@ -46,6 +48,9 @@ use self::parse::parse;
 use self::parse::virtio_header::check_virtio_headers;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
+use self::translate::{finish_translations, restore_destinations, translate};
+use super::packet::Kind;
+use super::{DropReason, DropSample, SAMPLE_BYTES_MAX};
 
 /// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition
 /// is pending.
@@ -56,35 +61,63 @@ pub(crate) fn run(
     state: StageState<'_>,
     mut done: impl FnMut(&'static str),
 ) {
-    let StageState { lookups, policy_batch, worker_state, rate_limits, fragments, transmit_credit, free } =
-        state;
+    let mut done = |stage, batch: &mut Batch| {
+        if batch.notes.is_on() {
+            let frames = batch.len();
+            batch.notes.note(stage, &batch.dispositions[..frames]);
+        }
+        done(stage);
+    };
+    let StageState {
+        translator,
+        lookups,
+        policy_batch,
+        worker_state,
+        rate_limits,
+        fragments,
+        transmit_credit,
+        free,
+    } = state;
     parse(batch, context);
     if batch.has_virtio_headers {
         check_virtio_headers(batch, context);
     }
-    done("parse");
+    done("parse", batch);
     anti_spoof(batch, context);
-    done("anti-spoof");
+    done("anti-spoof", batch);
     if batch.has_others {
         deliver_locally(batch, context);
     }
-    done("local-delivery");
+    done("local-delivery", batch);
+    translate(batch, context, translator);
+    done("translate", batch);
     lookup(batch, context, lookups);
-    done("lookup");
+    done("lookup", batch);
     advance(batch, context, lookups, policy_batch, worker_state, rate_limits);
-    done("advance");
+    done("advance", batch);
+    if batch.notes.is_on() {
+        batch.notes.note_new_flows(policy_batch.places());
+    }
     if !policy_batch.is_empty() {
         classify(batch, context, lookups, policy_batch, worker_state);
     }
-    done("classify");
+    done("classify", batch);
     if batch.has_fragments {
         classify_fragments(batch, context, lookups, fragments, rate_limits);
     }
-    done("fragments");
+    done("fragments", batch);
+    finish_translations(batch, context);
     rewrite(batch, context, transmit_credit, free);
-    done("rewrite");
+    done("rewrite", batch);
     count(batch, context);
-    done("count");
+    batch.denied_replies.clear();
+    restore_destinations(batch);
+    // Samples of drops have the frames themselves.
+    if context.snapshot.rejects || batch.has_unserved {
+        batch.has_unserved = false;
+        gateway::reject::answer_denied(batch, context, rate_limits);
+    }
+    done("count", batch);
 }
 
 /// Counts the disposition on each frame, at the port that the frame came from.
@@ -101,11 +134,17 @@ fn count(batch: &Batch, context: &Context<'_>) {
 fn count_run(batch: &Batch, run: Range<usize>, context: &Context<'_>) {
     let port = context.stats.port(batch.in_ports[run.start]);
     let (mut received, mut bytes, mut forwarded) = (0, 0, 0);
-    for (disposition, frame_bytes) in batch.dispositions[run.clone()].iter().zip(&batch.bytes[run]) {
+    let columns = batch.dispositions[run.clone()].iter().zip(&batch.bytes[run.clone()]);
+    for (i, (disposition, frame_bytes)) in run.zip(columns) {
         match *disposition {
             Disposition::Forward(_) => forwarded += 1,
             Disposition::Consumed => port.consumed.add(1),
-            Disposition::Dropped(reason) => port.drop(reason),
+            Disposition::Dropped(reason) => {
+                port.drop(reason);
+                if context.stats.drop_samples.takes(reason, context.now_ms) {
+                    sample_drop(batch, i, reason, context);
+                }
+            }
             Disposition::Held => continue, // It is counted when it has a disposition.
             Disposition::Pending => unreachable!("rewrite leaves no disposition pending"),
         }
@@ -116,4 +155,30 @@ fn count_run(batch: &Batch, run: Range<usize>, context: &Context<'_>) {
     port.received.add(received);
     port.received_bytes.add(bytes);
     port.forwarded.add(forwarded);
+}
+
+/// Keeps the beginning of a dropped frame for the control side.
+#[inline(never)]
+fn sample_drop(batch: &Batch, i: usize, reason: DropReason, context: &Context<'_>) {
+    let data = context.umem.data(&batch.frames[i]);
+    let head_bytes = data.len().min(SAMPLE_BYTES_MAX);
+    let mut head = [0; SAMPLE_BYTES_MAX];
+    head[..head_bytes].copy_from_slice(&data[..head_bytes]);
+    let packet = &batch.packets[i];
+    let is_by_policy = matches!(reason, DropReason::PolicyEgress | DropReason::PolicyIngress);
+    // A later fragment has no ports: its first fragment was evaluated.
+    let is_evaluated = is_by_policy && packet.kind != Kind::LaterFragment;
+    let flow = (batch.answers[i] || is_evaluated).then(|| packet.flow());
+    let is_reply = batch.denied_replies.contains(&(i as u16));
+    context.stats.drop_samples.add(DropSample {
+        at_ms: context.now_ms,
+        port: batch.in_ports[i],
+        reason,
+        generation: context.snapshot.generation,
+        frame_bytes: batch.bytes[i],
+        flow,
+        evaluated: flow.filter(|_| is_evaluated).map(|flow| if is_reply { flow.reversed() } else { flow }),
+        head,
+        head_bytes: head_bytes as u8,
+    });
 }

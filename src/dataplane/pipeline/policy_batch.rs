@@ -230,6 +230,11 @@ impl PolicyBatch {
         self.packets.push((i as u16, hop));
     }
 
+    /// Places of the packets in the batch.
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+        self.packets.iter().map(|(i, _)| usize::from(*i))
+    }
+
     /// The packet with this number, after [`PolicyBatch::evaluate`].
     pub(super) fn packet(&self, n: usize) -> NewPacket {
         let (i, hop) = self.packets[n];

@@ -1,6 +1,7 @@
 //! State of a worker that the stages write.
 
 use super::policy_batch::PolicyBatch;
+use super::translate::Translator;
 use crate::dataplane::conntrack::{LookupBatch, WorkerState};
 use crate::dataplane::fragments::Fragments;
 use crate::dataplane::neighbor::solicit::RateLimits;
@@ -8,6 +9,8 @@ use crate::xdp::Frame;
 
 /// State of one worker that stages write. [`run`](super::run) hands each stage the parts that it writes.
 pub(crate) struct StageState<'a> {
+    /// Packets that may be to virtual addresses.
+    pub translator: &'a mut Translator,
     /// Keys of the batch, and lists of the lookup.
     pub lookups: &'a mut LookupBatch,
     /// New flows of the batch, and their policy queries.

@@ -55,6 +55,9 @@ pub struct PortCounters {
     pub received: u64,
     /// Bytes of the received frames, Ethernet header included.
     pub received_bytes: u64,
+    /// Received frames as they would be on the wire: each segment of a packet of a tap device is one.
+    #[serde(default)]
+    pub received_on_wire: u64,
     /// Received frames that were forwarded to another port.
     pub forwarded: u64,
     /// Received frames addressed to the switch itself: ARP, neighbour discovery, echo to the gateway.
@@ -69,6 +72,9 @@ pub struct PortCounters {
     pub transmitted: u64,
     /// Bytes of the transmitted frames.
     pub transmitted_bytes: u64,
+    /// Transmitted frames as they would be on the wire: each segment of a packet for a tap device is one.
+    #[serde(default)]
+    pub transmitted_on_wire: u64,
     /// Flows in the table whose quota owner is this port and that are not evicted: both directions have been
     /// seen (Linux conntrack: ASSURED).
     #[serde(default)]
@@ -100,6 +106,10 @@ pub struct WorkerCounters {
     pub frames: u64,
     /// Frames of the UMEM that are neither in a ring nor in a batch.
     pub frames_free: u64,
+    /// Frames in the rings of the worker's queues, lent to the kernel. The others are free, wait for transmission, or are
+    /// those of waiting fragments.
+    #[serde(default)]
+    pub frames_in_rings: u64,
     /// Fragments that wait for the first of their datagram. They are in `received`, and in the other counters
     /// once they are decided on.
     #[serde(default)]

@@ -76,6 +76,8 @@ drop_reasons! {
     PolicyIngress => "policy-ingress",
     /// The tables do not contain the pod, or no tables are loaded.
     UnknownPod => "unknown-pod",
+    /// A new flow from or to a port that is drained; established flows go on.
+    Draining => "draining",
     /// The conntrack table has no slot for the flow, and no flow may be evicted for it.
     TableFull => "table-full",
     /// No route to the destination.
@@ -90,4 +92,10 @@ drop_reasons! {
     TxFull => "tx-full",
     /// The port that it would leave by is closed.
     PortDown => "port-down",
+    /// The Service has no backend for this protocol, port and address family. The sender gets a reset or an ICMP error.
+    ServiceNoBackend => "service-no-backend",
+    /// The flow comes from outside or from the node, and the Service has no backend on this node.
+    ServiceRemote => "service-remote",
+    /// The client's port has another flow to the same backend, by its own address or by another Service.
+    ServiceCollision => "service-collision",
 }

@@ -24,6 +24,19 @@ fn describe(workers: &[WorkerId]) -> String {
     }
 }
 
+/// A worker that has not ended its part of the flows in time. Other flows that were to end may go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{ended} flows have ended, and worker {worker} does not end others: `palisade show status` says for how long it has \
+     stood still; if that does not end, restart the switch"
+)]
+pub struct FlowsLeft {
+    /// Number of flows that have ended.
+    pub ended: u64,
+    /// Worker that does not answer.
+    pub worker: WorkerId,
+}
+
 /// Failure of the start of a dataplane.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

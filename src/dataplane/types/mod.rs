@@ -1,18 +1,32 @@
 //! Types that the dataplane and the control side exchange.
 
+mod capture;
 mod counters;
 mod drop_reason;
+mod drop_sample;
 mod error;
+mod flow_count;
+mod flow_event;
 mod flow_info;
 mod port;
+mod route_report;
+mod service_flows;
 mod settings;
+mod worker_times;
 
+pub use capture::{CaptureFilter, CapturedPacket, PacketVerdict};
 pub use counters::{Counters, DecisionCount, LOSSES, PortCounters, WorkerCounters};
 pub use drop_reason::DropReason;
-pub use error::{NotTaken, PortError, StartError};
+pub use drop_sample::{DropSample, DropSamples, SAMPLE_BYTES_MAX};
+pub use error::{FlowsLeft, NotTaken, PortError, StartError};
+pub use flow_count::{EndedFlow, EndedFlows, FlowCount, FlowCounters};
+pub use flow_event::{FlowEnd, FlowEvent, FlowEventKind, FlowEvents};
 pub use flow_info::FlowInfo;
 pub use port::{PortHealth, PortKind, PortReport, PortSpec, StuckWorker};
+pub use route_report::{NeighborState, PathHop, PathNeighbor, RouteOrigin, RouteReport};
+pub use service_flows::ServiceFlows;
 pub use settings::{
-    ConntrackSettings, FlowMemory, Polling, SHARED_MEMORY, Settings, Timeouts,
+    ConntrackSettings, FlowMemory, Polling, SHARED_MEMORY, Scheduling, Settings, Timeouts,
     flow_directory_in_shared_memory,
 };
+pub use worker_times::{StageTime, TimeCounts, WorkerTimes};

@@ -19,6 +19,8 @@ pub struct Settings {
     /// Whether sockets set `SO_PREFER_BUSY_POLL`, so that workers drive the NAPI of their ports
     /// (`asm-generic/socket.h`).
     pub prefer_busy_poll: bool,
+    /// Scheduling policy of the workers' threads (`sched(7)`).
+    pub scheduling: Scheduling,
     /// Whether a start without the privilege for AF_XDP fails. A kernel without AF_XDP never makes it fail. Without
     /// AF_XDP the dataplane opens tap ports only.
     pub needs_xdp: bool,
@@ -39,6 +41,15 @@ pub enum Polling {
     },
     /// Never sleeps.
     Busy,
+}
+
+/// Scheduling policy of the workers' threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduling {
+    /// `SCHED_OTHER`: workers share their cores with other threads by the scheduler's slices.
+    Fair,
+    /// `SCHED_FIFO`, priority 1: workers come before all other threads, and leave them a twentieth of their cores.
+    RealTime,
 }
 
 /// Connection tracking.
@@ -171,6 +182,7 @@ impl Default for Settings {
             huge_pages: true,
             polling: Polling::Adaptive { spin_us: 50 },
             prefer_busy_poll: false,
+            scheduling: Scheduling::Fair,
             needs_xdp: true,
             pin_directory: "/sys/fs/bpf/palisade".into(),
             conntrack: ConntrackSettings::default(),

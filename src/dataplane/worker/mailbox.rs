@@ -5,6 +5,7 @@ use crossbeam::queue::ArrayQueue;
 
 use super::doorbell::Doorbell;
 use super::handoff::Access;
+use crate::dataplane::conntrack::{Key, Slot};
 use crate::dataplane::eventfd::EventFd;
 use crate::dataplane::stats::WorkerStats;
 use crate::ids::PortId;
@@ -20,6 +21,9 @@ pub(crate) struct Mailbox {
     pub stats: WorkerStats,
 }
 
+/// A flow by its slot. The key tells whether the slot has another flow by now.
+pub(crate) type SlotAndKey = (Slot, Key);
+
 /// Command of the control side. The worker handles it between two batches.
 #[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Command {
@@ -27,6 +31,8 @@ pub(crate) enum Command {
     Open(PortId, Access),
     /// Close a port and return the access to it. Frames that wait for transmission are dropped.
     Close(PortId, Sender<Access>),
+    /// End these flows, and reply with the number of those that have ended and the list of those that wait.
+    End(Vec<SlotAndKey>, Sender<(usize, Vec<SlotAndKey>)>),
     /// Take back the frames of a closed queue, and reply.
     Reclaim(ClosedQueue, Sender<()>),
 }

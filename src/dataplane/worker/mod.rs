@@ -1,16 +1,20 @@
 //! A worker: one thread on one core, with a queue of every port, its own packet memory, and one batch.
 
 mod coalesce;
+mod commands;
 pub(super) mod doorbell;
 mod fill_budget;
 pub(super) mod handoff;
 pub(super) mod mailbox;
 mod poller;
 mod ports;
+mod recorder;
 pub(super) mod reschedule;
 mod send_segments;
 pub(super) mod shared;
+mod sleep;
 mod sweeper;
+mod thread;
 
 use super::parts;
 
@@ -21,9 +25,9 @@ use std::time::Instant;
 use self::coalesce::Coalescer;
 use self::fill_budget::FillBudget;
 use self::handoff::Access;
-use self::mailbox::Command;
-use self::poller::Poller;
+use self::poller::{CoreShare, Poller};
 use self::ports::{LocalPort, PortList};
+use self::recorder::Recorder;
 use self::shared::Shared;
 use self::sweeper::{Sweeper, Swept};
 use super::conntrack::{LookupBatch, WorkerState};
@@ -36,8 +40,9 @@ use super::pipeline::context::Context;
 use super::pipeline::gateway;
 use super::pipeline::policy_batch::PolicyBatch;
 use super::pipeline::stage_state::StageState;
+use super::pipeline::translate::Translator;
 use super::stats::WorkerStats;
-use super::{Polling, PortKind};
+use super::{Polling, PortKind, Scheduling};
 use crate::ids::{PortId, WorkerId};
 use crate::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, Kick, PortQueue, Umem};
@@ -54,9 +59,12 @@ pub(crate) struct Worker {
     transmit_credit: Box<[u32]>,
     fill_budget: FillBudget,
     poller: Poller,
+    core_share: CoreShare,
     sweeper: Sweeper,
     batch: Batch,
     coalescer: Coalescer,
+    recorder: Recorder,
+    translator: Translator,
     lookups: LookupBatch,
     snapshot: Arc<Snapshot>,
     flows: WorkerState,
@@ -71,6 +79,7 @@ impl Worker {
         id: WorkerId,
         shared: &Arc<Shared>,
         polling: Polling,
+        scheduling: Scheduling,
         umem: Umem,
         frames: Vec<Frame>,
     ) -> std::io::Result<Worker> {
@@ -89,10 +98,13 @@ impl Worker {
             ports: PortList::new(),
             transmit_credit: vec![0; PORTS_MAX].into(),
             fill_budget,
+            core_share: CoreShare::new(scheduling),
             poller,
             sweeper: Sweeper::new(),
             batch: Batch::new(),
             coalescer: Coalescer::new(),
+            recorder: Recorder::new(),
+            translator: Translator::new(),
             lookups: LookupBatch::new(),
             fragments,
             rate_limits: RateLimits::new(),
@@ -102,20 +114,24 @@ impl Worker {
 
     /// Runs batches until the dataplane stops. Returns the queues for closing.
     pub(crate) fn run(mut self) -> Vec<PortQueue> {
+        self.stats().thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
+        let mut last_turn = None;
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.stats().turns.add(1);
             self.handle_commands();
             let now = Instant::now();
+            if let Some(last) = last_turn.replace(now) {
+                self.stats().turn_times.record(now.duration_since(last), 1);
+            }
             self.poller.poll(&mut self.ports, now);
             let had_work = self.run_batch(now, |_| ());
             self.poller.note_batch(now, had_work);
-            if had_work {
-                continue;
-            }
-            match self.sleep_timeout(now) {
-                Some(longest_ms) => self.sleep(longest_ms),
-                // Another thread of this core runs while there is nothing to do. Without one, this is a short system call.
-                None => rustix::thread::sched_yield(),
+            if !had_work && let Some(longest_ms) = self.sleep_timeout(now) {
+                self.sleep(longest_ms);
+                self.core_share.slept();
+                last_turn = None;
+            } else {
+                self.core_share.leave_to_others(now, had_work);
             }
         }
         self.shared.conntrack.offline(&self.flows);
@@ -125,8 +141,17 @@ impl Worker {
     /// Runs one batch, and calls `done` with the name of each part after it. Returns whether there were frames.
     #[inline]
     pub(crate) fn run_batch(&mut self, now: Instant, mut done: impl FnMut(&'static str)) -> bool {
+        let mut clock = self.stats().stages.start(now);
+        let mut done = |part| {
+            clock.lap(part);
+            done(part);
+        };
         let now_ms = self.ms_at(now);
         self.shared.conntrack.start_batch(&mut self.flows);
+        let is_followed = self.shared.flow_events.of(self.id).is_some();
+        if is_followed | self.flows.events.is_some() {
+            self.follow_flows(now_ms);
+        }
         if self.shared.snapshot.observe(self.id, &mut self.snapshot) {
             self.solicit_silent_pods(now_ms);
         }
@@ -135,6 +160,10 @@ impl Worker {
         let received = self.receive(now_ms);
         done("receive");
         if received > 0 {
+            if self.shared.captures.is_any() {
+                let at_ns = now.saturating_duration_since(self.shared.start).as_nanos() as u64;
+                self.recorder.copy(&mut self.batch, &self.umem, &self.shared.captures, at_ns);
+            }
             self.process(now_ms, &mut done);
         }
         self.send_solicitations();
@@ -147,6 +176,14 @@ impl Worker {
         }
         done("age");
         let had_work = received + handed > 0;
+        if had_work {
+            let (stats, time) = (self.stats(), Instant::now().saturating_duration_since(now));
+            stats.busy_nanos.add(time.as_nanos() as u64);
+            if received > 0 {
+                stats.stages.finish(&clock, received);
+                stats.latency.record(time, received as u64);
+            }
+        }
         if had_work || swept != Swept::Nothing {
             self.publish_counters();
         }
@@ -180,26 +217,6 @@ impl Worker {
         now.duration_since(self.shared.start).as_millis() as u32
     }
 
-    /// Carries out the commands of the control side.
-    pub(crate) fn handle_commands(&mut self) {
-        let shared = self.shared.clone();
-        while let Some(command) = shared.mailboxes[self.id.index()].next_command() {
-            match command {
-                Command::Open(port, access) => self.open_port(port, access),
-                Command::Close(port, reply) => {
-                    if let Some(access) = self.close_port(port) {
-                        // The control side waits for it: without a receiver, the frames of the queue would stay lent.
-                        let _ = reply.send(access);
-                    }
-                }
-                Command::Reclaim(closed, reply) => {
-                    self.umem.reclaim(closed, &mut self.free);
-                    let _ = reply.send(());
-                }
-            }
-        }
-    }
-
     /// Serves a port from the next batch on.
     pub(crate) fn open_port(&mut self, id: PortId, access: Access) {
         self.transmit_credit[id.index()] = match access {
@@ -224,6 +241,14 @@ impl Worker {
         self.fill_budget.release(port.fill_target);
         port.queue.complete(&mut self.umem, &mut self.free);
         Some(port.close(&self.umem, &mut self.free))
+    }
+
+    /// Starts, continues or ends the collection of events of flows.
+    #[cold]
+    #[inline(never)]
+    fn follow_flows(&mut self, now_ms: u32) {
+        self.flows.events = self.shared.flow_events.of(self.id).cloned();
+        self.flows.events.iter().for_each(|events| events.set_now(now_ms));
     }
 
     /// Solicits the Ethernet addresses of pods that have sent no frame yet, so that the first packet to them is not dropped.
@@ -291,11 +316,14 @@ impl Worker {
             umem: &self.umem,
             snapshot: &self.snapshot,
             conntrack: &self.shared.conntrack,
+            bindings: &self.shared.bindings,
             neighbors: &self.shared.neighbors,
             stats: &self.shared.mailboxes[self.id.index()].stats,
+            events: self.shared.flow_events.of(self.id).map(|events| &**events),
             first_fragments: &self.shared.first_fragments,
         };
         let state = StageState {
+            translator: &mut self.translator,
             lookups: &mut self.lookups,
             policy_batch: &mut self.policy_batch,
             worker_state: &mut self.flows,
@@ -305,6 +333,9 @@ impl Worker {
             free: &mut self.free,
         };
         pipeline::run(&mut self.batch, &context, state, done);
+        if self.batch.notes.is_on() {
+            self.recorder.hand_over(&mut self.batch, self.snapshot.generation);
+        }
         self.dispatch();
     }
 
@@ -387,13 +418,14 @@ impl Worker {
         for at in (0..self.ports.active_len()).rev() {
             let Some(port) = self.ports.active_at(at) else { continue };
             if !port.waiting.is_empty() {
-                let bytes: usize = port.waiting.iter().map(Frame::len).sum();
+                let (bytes, segments) = port.waiting_bytes_and_segments(&self.umem);
                 let sent = port.queue.transmit(&mut self.umem, &mut port.waiting);
-                let left: usize = port.waiting.iter().map(Frame::len).sum();
+                let (bytes_left, segments_left) = port.waiting_bytes_and_segments(&self.umem);
                 let counters = stats.port(port.id);
                 port.frames_since_arm += sent;
                 counters.transmitted.add(sent as u64);
-                counters.transmitted_bytes.add((bytes - left) as u64);
+                counters.transmitted_bytes.add((bytes - bytes_left) as u64);
+                counters.transmitted_segments.add((segments - segments_left) as u64);
             }
             if port.queue.outstanding() > 0 {
                 // After a failed kick the frames are still in the ring, and the next batch kicks again.
@@ -408,42 +440,5 @@ impl Worker {
                 self.transmit_credit[id.index()] = RING_SLOTS as u32;
             }
         }
-    }
-
-    fn publish_counters(&self) {
-        let stats = self.stats();
-        stats.flows_entered.set(self.flows.inserted);
-        stats.flows_ended.set(self.flows.ended);
-        stats.flows_evicted.set(self.flows.evicted);
-        stats.frames.set(self.umem.frames_total() as u64);
-        stats.frames_free.set(self.free.len() as u64);
-        stats.fragments_waiting.set(self.fragments.waiting() as u64);
-    }
-
-    /// Longest time that the worker may sleep, milliseconds; `None` where it may not.
-    fn sleep_timeout(&self, now: Instant) -> Option<i64> {
-        if self.sweeper.is_behind(self.ms_at(now)) {
-            return None;
-        }
-        self.poller.sleep_timeout(&self.ports, now)
-    }
-
-    fn sleep(&mut self, longest_ms: i64) {
-        self.stats().sleeps.add(1);
-        #[cfg(debug_assertions)]
-        panic_if_requested();
-        self.shared.conntrack.offline(&self.flows);
-        // Another worker may receive the first fragment that a held one waits for, and wakes nobody.
-        let longest_ms = if self.fragments.waiting() > 0 { 1 } else { longest_ms };
-        let mailbox = &self.shared.mailboxes[self.id.index()];
-        self.poller.sleep(&mut self.ports, mailbox, longest_ms);
-    }
-}
-
-/// Panics if the file exists that `PALISADE_DEBUG_PANIC` names: tests check a switch that has lost a worker.
-#[cfg(debug_assertions)]
-fn panic_if_requested() {
-    if let Some(file) = std::env::var_os("PALISADE_DEBUG_PANIC") {
-        assert!(!std::path::Path::new(&file).exists(), "PALISADE_DEBUG_PANIC says so");
     }
 }

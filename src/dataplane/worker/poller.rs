@@ -1,5 +1,7 @@
 //! Wait for work: polls of the kernel between batches, and sleep while there is nothing to do.
 
+mod core_share;
+
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
@@ -7,6 +9,7 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
+pub(super) use self::core_share::CoreShare;
 use super::mailbox::Mailbox;
 use super::ports::{LocalPort, PortList};
 use crate::dataplane::Polling;

@@ -1,10 +1,21 @@
 //! Transmission in a switch with tap ports: packets that were cut into segments, and segments that are coalesced.
 
 use super::coalesce::Coalescer;
-use super::ports::PortList;
+use super::ports::{LocalPort, PortList};
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::xdp::{Frame, Umem};
+
+impl LocalPort {
+    /// Bytes of the frames that wait for transmission, and their segments beyond the first of each.
+    #[inline]
+    pub(super) fn waiting_bytes_and_segments(&self, umem: &Umem) -> (usize, usize) {
+        let bytes = self.waiting.iter().map(Frame::len).sum();
+        let segments = |frame: &Frame| Some(umem.virtio_header(frame)?.segments(frame.len()) - 1);
+        let further = if self.takes_segments { self.waiting.iter().filter_map(segments).sum() } else { 0 };
+        (bytes, further)
+    }
+}
 
 impl PortList {
     /// Sends a frame of a switch with tap ports: the segments that it was cut into; by a tap port behind an earlier

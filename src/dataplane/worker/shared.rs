@@ -5,11 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::mailbox::Mailbox;
+use crate::dataplane::capture::Captures;
 use crate::dataplane::conntrack::Conntrack;
 use crate::dataplane::fib::publish::Publication;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
 use crate::dataplane::neighbor::table::{Neighbors, SolicitQueue};
+use crate::dataplane::service::Bindings;
+use crate::dataplane::stats::FlowEventQueues;
 
 /// State that the workers and the control side share.
 pub(crate) struct Shared {
@@ -17,12 +20,18 @@ pub(crate) struct Shared {
     pub snapshot: Publication<Snapshot>,
     /// The flow table.
     pub conntrack: Conntrack,
+    /// Bindings of translated flows.
+    pub bindings: Bindings,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: Arc<Neighbors>,
     /// Neighbours on uplinks that workers want resolved.
     pub solicit_queue: Arc<SolicitQueue>,
     /// Verdicts on first fragments, for workers that receive the later ones.
     pub first_fragments: FirstFragmentTable,
+    /// Captures that run.
+    pub captures: Captures,
+    /// Events of flows, for those who follow them.
+    pub flow_events: FlowEventQueues,
     /// Time zero of all millisecond counts.
     pub start: Instant,
     /// Set once, when the workers are to end.

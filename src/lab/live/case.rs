@@ -1,10 +1,10 @@
 //! Cases of policy tests.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::net::flow::FlowKey;
-use crate::tables::{PodName, RuleTables, Verdict};
+use crate::tables::{PodName, RuleTables, ServiceTable, Verdict};
 
 /// A case of a policy test.
 #[derive(Debug, Clone)]
@@ -15,6 +15,8 @@ pub struct LiveCase {
     pub pods: BTreeMap<PodName, Vec<IpAddr>>,
     /// Rule tables.
     pub tables: RuleTables,
+    /// Services of the node.
+    pub services: ServiceTable,
     /// Connections to be tried.
     pub probes: Vec<LiveProbe>,
 }
@@ -24,6 +26,8 @@ pub struct LiveCase {
 pub struct LiveProbe {
     /// Flow of the connection. The kernel chooses the source port.
     pub flow: FlowKey,
+    /// Virtual address of a Service through which the flow is sent. Its backends get the verdict of the flow.
+    pub through: Option<SocketAddr>,
     /// Expected verdict. The wait for silence is shorter than that for an answer.
     pub expect: Verdict,
 }

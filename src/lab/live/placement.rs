@@ -147,7 +147,7 @@ mod tests {
         let probes = flows.iter().map(|(src, dst, dst_port)| {
             let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
             let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: *dst_port };
-            LiveProbe { flow, expect: Verdict::Allow }
+            LiveProbe { flow, through: None, expect: Verdict::Allow }
         });
         LiveCase {
             name: String::new(),
@@ -156,6 +156,7 @@ mod tests {
                 .map(|(name, address)| (name.parse().unwrap(), vec![address.parse().unwrap()]))
                 .collect(),
             tables: RuleTables::default(),
+            services: crate::tables::ServiceTable::default(),
             probes: probes.collect(),
         }
     }

@@ -15,6 +15,7 @@ use super::placement::{NODE, OUTSIDE, Placement, Site, can_be_sent};
 use super::responder::Responder;
 use crate::lab::traffic::{Outcome, ping};
 use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, PodPorts, Switch, SwitchSpec};
+use crate::net::flow::FlowKey;
 use crate::tables::{PodName, Verdict};
 
 /// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than
@@ -139,6 +140,7 @@ impl Rig {
         // The tables may lack attached pods of the case before, which they close until this case attaches
         // them.
         client.put_tables_allow_empty(&case.tables)?;
+        client.put_services(&case.services)?;
         for (pod, site) in wanted.iter().filter(|(pod, site)| self.attached.get(pod) != Some(site)) {
             client.put_pod(pod, &self.hosts[*site].plan().pod_request())?;
         }
@@ -165,7 +167,12 @@ impl Rig {
         let host = &self.hosts[self.placement.of_address(case, probe.flow.src)];
         let patience = if probe.expect == Verdict::Allow { PATIENCE } else { SILENCE };
         let number = self.probes_sent.fetch_add(1, Ordering::Relaxed);
-        send_probe(host, &probe.flow, number, patience).map(Some)
+        let sent = probe.through.map_or(probe.flow, |address| FlowKey {
+            dst: address.ip(),
+            dst_port: address.port(),
+            ..probe.flow
+        });
+        send_probe(host, &sent, number, patience).map(Some)
     }
 }
 

@@ -41,6 +41,15 @@ impl GroupNames {
         names
     }
 
+    /// Adds pods of which no labels are known, so that `all pods` are all of these too. Without any labels it does nothing.
+    #[must_use]
+    pub fn with_pods<'a>(mut self, pods: impl IntoIterator<Item = &'a PodName>) -> GroupNames {
+        if !self.labels.is_empty() {
+            pods.into_iter().for_each(|pod| _ = self.labels.entry(pod.clone()).or_default());
+        }
+        self
+    }
+
     /// Short name of a group.
     pub fn short(&self, group: &EndpointGroup) -> String {
         match &group.kind {

@@ -29,4 +29,10 @@ impl FlowVerdict {
             |side: &Option<SideVerdict>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);
         if denies(&self.egress) || denies(&self.ingress) { Verdict::Deny } else { Verdict::Allow }
     }
+
+    /// Rule of the first side that denies the flow.
+    pub fn denial(&self) -> Option<&RuleOrigin> {
+        let mut sides = self.egress.iter().chain(&self.ingress);
+        sides.find(|side| side.verdict == Verdict::Deny).map(|side| &side.origin)
+    }
 }

@@ -46,6 +46,8 @@ impl<'a> ObjectIndex<'a> {
                 let rank = (policy.tier, policy.priority, policy.name.as_str(), policy.kind);
                 self.cluster_policies.insert(rank, policy);
             }
+            // Policy is asked about the backends of a Service.
+            Object::Service(_) | Object::EndpointSlice(_) => {}
         }
     }
 

@@ -39,6 +39,9 @@ pub struct Explanation {
     /// Ingress side, if the destination is a pod. Of several pods that claim the address, the first that
     /// denies.
     pub ingress: Option<SideExplanation>,
+    /// Rule that would deny the flow if the policies in audit mode were enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<RuleOrigin>,
 }
 
 /// Pod to which no policy applies.

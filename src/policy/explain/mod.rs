@@ -6,6 +6,7 @@
 
 mod explanation;
 mod mismatch;
+mod service;
 mod text;
 mod trace;
 
@@ -13,6 +14,7 @@ pub use explanation::{
     ExemptPod, Exemption, Explanation, PolicyLocations, PolicyTrace, RuleTrace, SideExplanation,
 };
 pub use mismatch::{Mismatch, MismatchKind};
+pub use service::{ServiceExplanation, ServiceVerdict};
 pub use trace::explain;
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ impl fmt::Display for Explanation {
         if self.egress.is_none() && self.ingress.is_none() {
             writeln!(f, "  neither end is a pod that policy judges")?;
         }
-        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))
+        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))?;
+        self.audit.iter().try_for_each(|origin| writeln!(f, "  would be denied by {origin} (audit)"))
     }
 }
 

@@ -31,6 +31,7 @@ pub fn explain(
         exempt: ends.iter().flat_map(|end| ExemptPod::at(evaluator, end)).collect(),
         egress: side(&flow_verdict.egress, Direction::Egress),
         ingress: side(&flow_verdict.ingress, Direction::Ingress),
+        audit: None,
     }
 }
 

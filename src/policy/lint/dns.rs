@@ -35,7 +35,12 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             "blocks DNS: pod {}{others} may connect to some places, but to UDP port {DNS} nowhere",
             pods[0]
         );
-        found.push(LintFinding { policy, path: "spec.egress".to_owned(), check: Check::BlocksDns, message });
+        found.push(LintFinding {
+            policy: policy.into(),
+            path: "spec.egress".to_owned(),
+            check: Check::BlocksDns,
+            message,
+        });
     }
 }
 

@@ -1,20 +1,69 @@
 //! Findings of the checks.
 
+use std::fmt;
+
 use serde::Serialize;
 
+use crate::policy::objects::ServiceName;
+use crate::printable;
 use crate::tables::PolicyRef;
 
 /// Finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LintFinding {
-    /// Policy.
-    pub policy: PolicyRef,
+    /// Policy, or Service.
+    pub policy: LintSubject,
     /// Field: `spec.ingress[0].ports[1]`.
     pub path: String,
     /// Check.
     pub check: Check,
     /// State of the field and its consequence.
     pub message: String,
+}
+
+/// Object of a finding.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(untagged)]
+pub enum LintSubject {
+    /// Policy.
+    Policy(PolicyRef),
+    /// Service.
+    Service {
+        /// `Service`.
+        kind: &'static str,
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+    },
+}
+
+impl LintSubject {
+    /// Service as the object of a finding.
+    pub fn of_service(service: &ServiceName) -> LintSubject {
+        LintSubject::Service {
+            kind: "Service",
+            namespace: service.namespace.clone(),
+            name: service.name.clone(),
+        }
+    }
+}
+
+impl From<PolicyRef> for LintSubject {
+    fn from(policy: PolicyRef) -> LintSubject {
+        LintSubject::Policy(policy)
+    }
+}
+
+impl fmt::Display for LintSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LintSubject::Policy(policy) => policy.fmt(f),
+            LintSubject::Service { kind, namespace, name } => {
+                write!(f, "{kind} {}/{}", printable::line(namespace), printable::line(name))
+            }
+        }
+    }
 }
 
 /// Checks.
@@ -45,6 +94,10 @@ pub enum Check {
     BlocksDns,
     /// Two cluster-wide policies of a tier have one priority.
     TiedPriority,
+    /// Service selects no pod.
+    ServiceSelectsNoPod,
+    /// Rule names the port of a Service, and its backends have another.
+    PortOfService,
 }
 
 impl Check {
@@ -63,6 +116,8 @@ impl Check {
             Check::BlockInPodNetwork => "block-in-pod-network",
             Check::BlocksDns => "blocks-dns",
             Check::TiedPriority => "tied-priority",
+            Check::ServiceSelectsNoPod => "service-selects-no-pod",
+            Check::PortOfService => "port-of-service",
         }
     }
 }

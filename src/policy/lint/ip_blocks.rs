@@ -28,7 +28,7 @@ struct Placed<'a> {
 impl Placed<'_> {
     fn finding(&self, check: Check, field: &str, message: String) -> LintFinding {
         let path = format!("{}{field}", self.path);
-        LintFinding { policy: isolation::name(self.policy), path, check, message }
+        LintFinding { policy: isolation::name(self.policy).into(), path, check, message }
     }
 }
 

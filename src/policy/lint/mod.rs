@@ -8,11 +8,12 @@ mod objects;
 mod prefixes;
 mod priorities;
 mod selection;
+mod services;
 mod shadowed_rules;
 mod subsumption;
 mod types;
 
-pub use finding::{Check, LintFinding};
+pub use finding::{Check, LintFinding, LintSubject};
 
 use super::evaluate::ReferenceEvaluator;
 use super::objects::{Object, replicas};
@@ -28,6 +29,8 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
         nodes: Vec::new(),
         network: Vec::new(),
         cluster: Vec::new(),
+        services: Vec::new(),
+        slices: Vec::new(),
     };
     for object in objects {
         match object {
@@ -41,6 +44,8 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
             Object::Node(node) => sorted.nodes.push(node),
             Object::NetworkPolicy(policy) => sorted.network.push(policy),
             Object::ClusterNetworkPolicy(policy) => sorted.cluster.push(policy),
+            Object::Service(service) => sorted.services.push(service),
+            Object::EndpointSlice(slice) => sorted.slices.push(slice),
             Object::Namespace(_) => {}
         }
     }
@@ -52,6 +57,8 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     if !sorted.pods.is_empty() {
         ip_blocks::check_pod_network(&sorted, &mut found);
         dns::check(&sorted, &mut found);
+        services::check_selectors(&sorted, &mut found);
+        services::check_ports(&sorted, &mut found);
     }
     types::check(&sorted, &mut found);
     named_ports::check(&sorted, &mut found);

@@ -92,7 +92,12 @@ fn check_selection(
             let message = format!(
                 "matches nothing: only pods have ports with names, and this rule is about addresses: write the number of {name:?}"
             );
-            found.push(LintFinding { policy, path, check: Check::NamedPortOfAddresses, message });
+            found.push(LintFinding {
+                policy: policy.into(),
+                path,
+                check: Check::NamedPortOfAddresses,
+                message,
+            });
         }
         return;
     }
@@ -112,10 +117,11 @@ fn check_selection(
     let protocol = protocol.map(|protocol| format!("{protocol} ")).unwrap_or_default();
     let hint = if other { " (one of another protocol is there)" } else { "" };
     let message = format!("matches nothing: no destination pod has a {protocol}port named {name:?}{hint}");
-    found.push(LintFinding { policy, path, check: Check::NamedPortMissing, message });
+    found.push(LintFinding { policy: policy.into(), path, check: Check::NamedPortMissing, message });
 }
 
-fn network_peers_hold(
+/// Tests whether the peers of a rule match a pod.
+pub(super) fn network_peers_hold(
     objects: &LintObjects<'_>,
     namespace: &str,
     rule: &NetworkPolicyRule,
@@ -124,7 +130,8 @@ fn network_peers_hold(
     ends(pod).any(|end| objects.evaluator.network_peers_match(namespace, &rule.peers, &end))
 }
 
-fn cluster_peers_hold(objects: &LintObjects<'_>, peers: &[ClusterPeer], pod: &Pod) -> bool {
+/// Tests whether the peers of a cluster-wide rule match a pod.
+pub(super) fn cluster_peers_hold(objects: &LintObjects<'_>, peers: &[ClusterPeer], pod: &Pod) -> bool {
     ends(pod).any(|end| objects.evaluator.cluster_peers_match(peers, &end))
 }
 

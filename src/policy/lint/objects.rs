@@ -1,7 +1,7 @@
 //! Objects by kind, as input of the checks.
 
 use crate::policy::evaluate::ReferenceEvaluator;
-use crate::policy::objects::{ClusterNetworkPolicy, NetworkPolicy, Node, Pod};
+use crate::policy::objects::{ClusterNetworkPolicy, EndpointSlice, NetworkPolicy, Node, Pod, Service};
 use crate::tables::Direction;
 
 /// Objects by kind.
@@ -14,6 +14,8 @@ pub(super) struct LintObjects<'a> {
     pub(super) nodes: Vec<&'a Node>,
     pub(super) network: Vec<&'a NetworkPolicy>,
     pub(super) cluster: Vec<&'a ClusterNetworkPolicy>,
+    pub(super) services: Vec<&'a Service>,
+    pub(super) slices: Vec<&'a EndpointSlice>,
 }
 
 /// Field of the peers of a rule.

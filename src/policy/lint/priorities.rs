@@ -20,7 +20,7 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
         };
         let order = if later.name < first.name { "before" } else { "after" };
         found.push(LintFinding {
-            policy: cluster_tiers::name(later),
+            policy: cluster_tiers::name(later).into(),
             path: "spec.priority".to_owned(),
             check: Check::TiedPriority,
             message: format!(

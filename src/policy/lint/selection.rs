@@ -111,7 +111,7 @@ fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
                             && !objects.nodes.iter().any(|node| selectors::selects(nodes, &node.labels)) =>
                     {
                         found.push(LintFinding {
-                            policy: cluster_tiers::name(policy),
+                            policy: cluster_tiers::name(policy).into(),
                             path: path.clone(),
                             check: Check::PeerSelectsNothing,
                             message: format!("selects no node: none matches {}", display::selector(nodes)),
@@ -147,7 +147,7 @@ fn check_selection(
             (Check::HostNetworkOrFinished, message)
         }
     };
-    found.push(LintFinding { policy, path, check, message });
+    found.push(LintFinding { policy: policy.into(), path, check, message });
 }
 
 /// Pod as a peer of a rule that names labels only.

@@ -40,7 +40,7 @@ fn network(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<Lint
         if let Some(outer) = shadow {
             let (inner_at, outer_at) = (inner.at.1, outer.at.1);
             found.push(LintFinding {
-                policy: inner.policy.clone(),
+                policy: inner.policy.clone().into(),
                 path: format!("spec.{direction}[{inner_at}]"),
                 check: Check::ShadowedRule,
                 message: format!("adds nothing: {} {direction}[{outer_at}] allows all of it", outer.policy),
@@ -75,7 +75,7 @@ fn cluster(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<Lint
             });
             if let Some(outer) = earlier {
                 found.push(LintFinding {
-                    policy: cluster_tiers::name(policy),
+                    policy: cluster_tiers::name(policy).into(),
                     path: format!("spec.{direction}[{index}]"),
                     check: Check::ShadowedRule,
                     message: format!("is never asked: {direction}[{outer}] before it matches all of it"),

@@ -276,8 +276,56 @@ fn a_hundred_thousand_exceptions_are_looked_at_one_by_one_only() {
         ingress: Some(vec![rule(block), rule(narrow)]),
         egress: None,
         ignored: Vec::new(),
+        audited: false,
     };
     let found: Vec<_> = lint(&[Object::NetworkPolicy(policy)]).into_iter().map(|one| one.path).collect();
     let paths = |at: usize| format!("spec.ingress[0].from[0].ipBlock.except[{at}]");
     assert_eq!(found, [paths(0), paths(1), paths(2), paths(3)]);
+}
+
+/// Service in front of the pod `db` with this selector and target port.
+fn service(app: &str, target: &str) -> String {
+    format!(
+        "---\n{{apiVersion: v1, kind: Service, metadata: {{name: db}}, spec: {{selector: {{app: {app}}}, ports: [{{port: 80, \
+         targetPort: {target}}}]}}}}\n"
+    )
+}
+
+#[test]
+fn a_service_that_selects_no_pod_is_found_unless_a_slice_stands_for_it() {
+    let slice = "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: {name: db-1, labels: \
+                 {kubernetes.io/service-name: db}}, endpoints: []}\n";
+    assert_eq!(found(&service("db", "5432")), []);
+    assert_eq!(found(&service("dbb", "5432")), one(Check::ServiceSelectsNoPod, "spec.selector"));
+    assert_eq!(found(&(service("dbb", "5432") + slice)), []);
+}
+
+#[test]
+fn a_rule_with_the_port_of_a_service_is_found_where_the_pods_have_another() {
+    let ingress = |ports: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: default}}\nspec: \
+             {{podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{ports: [{ports}]}}]}}\n"
+        )
+    };
+    let check = |ports: &str, target: &str| found(&(service("db", target) + &ingress(ports)));
+    let wrong = one(Check::PortOfService, "spec.ingress[0].ports[0].port");
+    assert_eq!(check("{port: 80}", "5432"), wrong);
+    assert_eq!(check("{port: 80}", "pg"), wrong);
+    for (ports, target) in [
+        ("{port: 5432}", "5432"),
+        ("{port: 80}, {port: 5000, endPort: 6000}", "5432"),
+        ("{port: 80}, {port: pg}", "pg"),
+        ("{port: 80, protocol: UDP}", "5432"),
+        ("{port: 80}", "80"),
+    ] {
+        assert_eq!(check(ports, target), [], "{ports} {target}");
+    }
+    let egress = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: default}\nspec: \
+                  {policyTypes: [Egress], podSelector: {matchLabels: {app: web}}, egress: [{to: [{podSelector: {matchLabels: {app: \
+                  db}}}], ports: [{port: 80}]}, {ports: [{port: 53, protocol: UDP}]}]}\n";
+    assert_eq!(
+        found(&(service("db", "5432") + egress)),
+        one(Check::PortOfService, "spec.egress[0].ports[0].port")
+    );
 }

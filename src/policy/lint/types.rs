@@ -14,7 +14,7 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
                 Direction::Egress => "Egress",
             };
             found.push(LintFinding {
-                policy: isolation::name(policy),
+                policy: isolation::name(policy).into(),
                 path: format!("spec.{direction}"),
                 check: Check::RulesWithoutType,
                 message: format!(

@@ -24,6 +24,8 @@ pub struct ClusterNetworkPolicy {
     pub ingress: Vec<ClusterRule>,
     /// `spec.egress`, in order.
     pub egress: Vec<ClusterRule>,
+    /// Whether the policy has the annotation `palisade.dev/mode: audit`: it is judged and not enforced.
+    pub audited: bool,
 }
 
 /// Tier of a policy, relative to `NetworkPolicy`.

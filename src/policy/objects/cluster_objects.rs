@@ -28,8 +28,19 @@ pub struct Pod {
     pub host_network: bool,
     /// `status.phase` is `Succeeded` or `Failed`. Another pod may already have the addresses.
     pub finished: bool,
+    /// State as a backend of Services.
+    pub readiness: Readiness,
     /// Ports of all containers, restartable init containers (sidecars) included.
     pub ports: Vec<ContainerPort>,
+}
+
+/// State of a pod as a backend of Services. Policy does not depend on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Condition `Ready` of `status.conditions` is present and not `True`.
+    pub unready: bool,
+    /// `metadata.deletionTimestamp` is present.
+    pub terminating: bool,
 }
 
 /// Port of a container.

@@ -22,6 +22,8 @@ pub struct NetworkPolicy {
     pub egress: Option<Vec<NetworkPolicyRule>>,
     /// Directions with rules that `policyTypes` lacks. The API ignores these rules.
     pub ignored: Vec<Direction>,
+    /// Whether the policy has the annotation `palisade.dev/mode: audit`: it is judged and not enforced.
+    pub audited: bool,
 }
 
 /// Entry of `spec.ingress` or `spec.egress`. It matches a flow if peers and ports match.

@@ -4,7 +4,7 @@
 use super::cluster_network_policy::{named_port, port_range, priority, rule_name, rule_of};
 use super::cluster_peer::{self, Dialect, Outcome};
 use super::cursor::{Cursor, Fields};
-use super::metadata::Identity;
+use super::metadata::{self, Identity};
 use super::network_policy::{port_number, protocol};
 use crate::policy::objects::{
     ClusterAction, ClusterNetworkPolicy, ClusterPort, ClusterRule, LabelSelector, Tier,
@@ -49,6 +49,7 @@ pub(super) fn parse(
         subject: subject?,
         ingress,
         egress,
+        audited: metadata::is_audited(object),
     })
 }
 

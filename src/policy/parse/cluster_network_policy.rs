@@ -3,7 +3,7 @@
 
 use super::cluster_peer::{self, Dialect, Outcome};
 use super::cursor::{Cursor, Fields};
-use super::metadata::Identity;
+use super::metadata::{self, Identity};
 use super::network_policy::{check_port_name, port_number};
 use crate::net::flow::Protocol;
 use crate::policy::objects::{
@@ -44,6 +44,7 @@ pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> Option<ClusterNe
         subject: subject?,
         ingress,
         egress,
+        audited: metadata::is_audited(object),
     })
 }
 

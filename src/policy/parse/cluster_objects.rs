@@ -12,7 +12,7 @@ use super::{syntax, typed};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::replicas;
-use crate::policy::objects::{ContainerPort, Labels, Namespace, Node, Pod};
+use crate::policy::objects::{ContainerPort, Labels, Namespace, Node, Pod, Readiness};
 use crate::tables::PodName;
 
 /// Label with the name of a namespace, present on every namespace (`corev1.LabelMetadataName`).
@@ -37,7 +37,20 @@ pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
         host_ips: object.get("status").map(|at| host_addresses(&at)).unwrap_or_default(),
         host_network: spec.is_some_and(|spec| spec.host_network == Some(true)),
         finished: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
+        readiness: readiness(object),
         ports,
+    }
+}
+
+fn readiness(object: &Fields<'_>) -> Readiness {
+    fn text<'t>(at: &Cursor<'t>, name: &str) -> Option<&'t str> {
+        at.child(name)?.node.text()
+    }
+    let conditions = object.get("status").map(|at| at.child_items("conditions")).unwrap_or_default();
+    let ready = conditions.iter().find(|at| text(at, "type") == Some("Ready"));
+    Readiness {
+        unready: ready.is_some_and(|at| text(at, "status") != Some("True")),
+        terminating: object.get("metadata").is_some_and(|at| at.child("deletionTimestamp").is_some()),
     }
 }
 
@@ -101,6 +114,7 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
         host_network: flag("hostNetwork")
             .is_some_and(|at| matches!(at.node.value, super::tree::Value::Bool(true))),
         finished: false,
+        readiness: Readiness::default(),
         ports: pod_spec.as_ref().map(container_ports).unwrap_or_default(),
     };
     Some(if has_replicas(&spec, kind) { replicas::replica_pair(first).into() } else { vec![first] })
@@ -221,7 +235,8 @@ fn number_of(port: &Cursor<'_>) -> Option<u16> {
     }
 }
 
-fn protocol_of(port: &Cursor<'_>) -> Option<Protocol> {
+/// `protocol` of a port, TCP if absent.
+pub(super) fn protocol_of(port: &Cursor<'_>) -> Option<Protocol> {
     let Some(at) = port.child("protocol").filter(|at| at.node.text() != Some("")) else {
         return Some(Protocol::TCP);
     };
@@ -266,7 +281,8 @@ fn pod_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
     addresses
 }
 
-fn address_of(at: &Cursor<'_>) -> Option<IpAddr> {
+/// Address; `None` for an empty text.
+pub(super) fn address_of(at: &Cursor<'_>) -> Option<IpAddr> {
     // An empty address is not known yet.
     let text = at.node.text().filter(|text| !text.is_empty())?;
     match syntax::ip(text) {

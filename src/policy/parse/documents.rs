@@ -8,14 +8,14 @@ use super::metadata::{self, Identity, Scope, display_name};
 use super::parsed::{Parsed, Skipped};
 use super::source::{Location, Source};
 use super::tree::{self, Key, Node, Span, Value};
-use super::{admin_network_policy, cluster_network_policy, cluster_objects, network_policy};
+use super::{admin_network_policy, cluster_network_policy, cluster_objects, network_policy, service};
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::policy::objects::Object;
 use crate::policy::objects::replicas;
 use crate::tables::PolicyKind;
 
 /// Supported kinds with their only supported version.
-const KINDS: [(&str, &str, Scope); 13] = [
+const KINDS: [(&str, &str, Scope); 15] = [
     ("NetworkPolicy", "networking.k8s.io/v1", Scope::Namespaced),
     ("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", Scope::Cluster),
     ("AdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", Scope::Cluster),
@@ -29,6 +29,8 @@ const KINDS: [(&str, &str, Scope); 13] = [
     ("ReplicaSet", "apps/v1", Scope::Namespaced),
     ("Job", "batch/v1", Scope::Namespaced),
     ("CronJob", "batch/v1", Scope::Namespaced),
+    ("Service", "v1", Scope::Namespaced),
+    ("EndpointSlice", "discovery.k8s.io/v1", Scope::Namespaced),
 ];
 
 /// Parser of manifests, which collects objects and diagnostics.
@@ -85,7 +87,9 @@ impl ManifestParser {
         let header = |name| node.get(name).and_then(|node| node.text());
         let kind = header("kind").or(inherited.map(|(kind, _)| kind));
         let version = header("apiVersion").or(inherited.map(|(_, version)| version));
-        let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
+        // Other systems have kinds of this name in groups of their own (`serving.knative.dev/v1`).
+        let is_foreign = kind == Some("Service") && version.is_some_and(|version| version.contains('/'));
+        let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind && !is_foreign);
         let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
         let name = format!("{context}{}", display_name(node, scope));
         let diagnostics = Diagnostics::new(source, name.as_str()).with_unambiguous(self.unambiguous);
@@ -108,7 +112,7 @@ impl ManifestParser {
             }
             (Some(kind), Some(_), None) => {
                 let kind_at = at.child("kind").unwrap_or_else(|| at.clone());
-                if let Some(meant) = misspelt(kind) {
+                if let Some(meant) = misspelt(kind).filter(|meant| *meant != kind) {
                     kind_at.error_help(format!("unknown kind {kind:?}"), format!("did you mean {meant:?}?"));
                 } else {
                     if kind.ends_with("NetworkPolicy") {
@@ -203,6 +207,8 @@ fn identity_of(object: &Object) -> (String, &str, &str) {
             (PolicyKind::NetworkPolicy.to_string(), &policy.namespace, &policy.name)
         }
         Object::ClusterNetworkPolicy(policy) => (policy.kind.to_string(), "", &policy.name),
+        Object::Service(service) => ("Service".to_owned(), &service.namespace, &service.name),
+        Object::EndpointSlice(slice) => ("EndpointSlice".to_owned(), &slice.namespace, &slice.name),
     }
 }
 
@@ -265,7 +271,10 @@ fn missing_header(at: &Cursor<'_>) {
 /// Objects of a document: two pods for a workload with replicas, else one object.
 fn parse_kind(at: &Cursor<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
     let before = at.diagnostics().errors();
-    let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);
+    let fields = match kind {
+        "EndpointSlice" => at.fields(&service::ENDPOINT_SLICE_FIELDS),
+        _ => at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]),
+    };
     let identity = metadata::parse(&fields, scope);
     // An object without metadata is parsed for its other errors.
     let is_anonymous = identity.is_none();
@@ -287,6 +296,8 @@ fn typed_objects(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<
         "Pod" => Object::Pod(cluster_objects::pod(fields, identity)),
         "Namespace" => Object::Namespace(cluster_objects::namespace(fields, identity)),
         "Node" => Object::Node(cluster_objects::node(fields, identity)),
+        "Service" => Object::Service(service::service(fields, identity)?),
+        "EndpointSlice" => Object::EndpointSlice(service::endpoint_slice(fields, identity)?),
         _ => {
             let pods = cluster_objects::workload(fields, identity, kind)?;
             return Some(pods.into_iter().map(Object::Pod).collect());

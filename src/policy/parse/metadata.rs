@@ -11,6 +11,13 @@ use crate::printable::is_steering;
 /// Namespace of an object without one: the default of `kubectl`.
 const DEFAULT_NAMESPACE: &str = "default";
 
+/// Prefix of the annotations that this program reads on policies.
+const ANNOTATIONS: &str = "palisade.dev/";
+/// Annotation of the mode of a policy.
+const MODE: &str = "palisade.dev/mode";
+const ENFORCE: &str = "enforce";
+const AUDIT: &str = "audit";
+
 /// Name, namespace and labels of an object.
 pub(super) struct Identity {
     /// Namespace: `default` if absent; empty for cluster-wide objects.
@@ -59,6 +66,30 @@ pub(super) fn parse(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
         Scope::Cluster => String::new(),
     };
     Some(Identity { namespace, name: meta.name.unwrap_or_default(), labels: meta.labels.unwrap_or_default() })
+}
+
+/// Tests whether a policy has the annotation `palisade.dev/mode: audit`: it is judged and not enforced. Reports values other
+/// than `audit` and `enforce`.
+pub(super) fn is_audited(object: &Fields<'_>) -> bool {
+    let Some(annotations) = object.get("metadata").and_then(|at| at.child("annotations")) else {
+        return false;
+    };
+    let mut is_audited = false;
+    for (name, _, at) in annotations.entries() {
+        match (name, at.node.text()) {
+            (MODE, Some(ENFORCE)) => {}
+            (MODE, Some(AUDIT)) => is_audited = true,
+            // The check of the metadata reports other values that are no text.
+            (MODE, text) if text.is_some() || at.node.is_null() => at.unsupported(&[ENFORCE, AUDIT]),
+            (MODE, _) => {}
+            _ if name.starts_with(ANNOTATIONS) => at.warn(
+                "no annotation of this name has an effect on a policy",
+                format!("the mode of a policy is {MODE:?}: correct the name, or remove the annotation"),
+            ),
+            _ => {}
+        }
+    }
+    is_audited
 }
 
 /// Name of an object in diagnostics, before any check: `default/allow-db`, or the bare name.

@@ -20,6 +20,7 @@ mod metadata;
 mod network_policy;
 mod parsed;
 mod selector;
+mod service;
 mod syntax;
 mod typed;
 

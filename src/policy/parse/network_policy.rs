@@ -4,7 +4,7 @@
 use ipnet::IpNet;
 
 use super::cursor::{Cursor, Fields};
-use super::metadata::Identity;
+use super::metadata::{self, Identity};
 use super::selector::selector;
 use super::syntax;
 use crate::net::flow::Protocol;
@@ -40,6 +40,7 @@ pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
         pod_selector: pod_selector.unwrap_or_default(),
         ingress: isolates_ingress.then_some(ingress),
         egress: isolates_egress.then_some(egress),
+        audited: metadata::is_audited(object),
         ignored: is_ignored.into_iter().filter(|(_, is)| *is).map(|(direction, _)| direction).collect(),
     }
 }

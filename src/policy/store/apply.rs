@@ -6,7 +6,9 @@ use super::entries::{NAMESPACE_NAME_LABEL, StoredNamespace, StoredPod, Versioned
 use super::lookup::Store;
 use super::slots::{NamespaceSlot, PodSlot};
 use super::sorted;
-use crate::policy::objects::{ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod};
+use crate::policy::objects::{
+    ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Readiness,
+};
 use crate::tables::{PodName, PolicyKind};
 
 impl Store {
@@ -27,10 +29,15 @@ impl Store {
             Change::Remove(ObjectName::ClusterNetworkPolicy { kind, name }) => {
                 self.remove_cluster_policy(kind, name, affected);
             }
+            // Policy is asked about the backends of a Service.
+            Change::Upsert(Object::Service(_) | Object::EndpointSlice(_))
+            | Change::Remove(ObjectName::Service { .. } | ObjectName::EndpointSlice { .. }) => {}
         }
     }
 
     fn put_pod(&mut self, pod: Pod, affected: &mut Affected) {
+        // Readiness of a pod is about Services: a change of it affects no slot.
+        let pod = Pod { readiness: Readiness::default(), ..pod };
         let slot = if let Some(slot) = self.pod_slot(&pod.name) {
             if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
                 return;

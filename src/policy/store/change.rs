@@ -35,6 +35,20 @@ pub enum ObjectName {
     },
     /// Pod.
     Pod(PodName),
+    /// Service.
+    Service {
+        /// Namespace.
+        namespace: String,
+        /// Name within the namespace.
+        name: String,
+    },
+    /// `EndpointSlice`.
+    EndpointSlice {
+        /// Namespace.
+        namespace: String,
+        /// Name within the namespace.
+        name: String,
+    },
 }
 
 impl ObjectName {
@@ -49,6 +63,12 @@ impl ObjectName {
             }
             Object::ClusterNetworkPolicy(policy) => {
                 ObjectName::ClusterNetworkPolicy { kind: policy.kind, name: policy.name.clone() }
+            }
+            Object::Service(service) => {
+                ObjectName::Service { namespace: service.namespace.clone(), name: service.name.clone() }
+            }
+            Object::EndpointSlice(slice) => {
+                ObjectName::EndpointSlice { namespace: slice.namespace.clone(), name: slice.name.clone() }
             }
         }
     }

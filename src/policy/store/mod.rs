@@ -19,5 +19,6 @@ pub use change::{Change, ObjectName};
 pub(crate) use entries::NAMESPACE_NAME_LABEL;
 pub(crate) use entries::{StoredPod, Versioned};
 pub(crate) use interner::{Interner, Sweep};
+pub(crate) use label_index::LabelIndex;
 pub(crate) use lookup::Store;
 pub(crate) use slots::{GroupId, NamespaceSlot, NodeSlot, PodSlot, PortUseId, RuleSetId, Slot, Slots};

@@ -2,8 +2,8 @@
 //!
 //! A document is one case or a list of cases. A file may contain several documents.
 
-use std::net::IpAddr;
-
+use super::destination::Destination;
+use super::endpoint::Endpoint;
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::Object;
@@ -11,7 +11,7 @@ use crate::policy::parse::cursor::{Cursor, Diagnostics, Fields};
 use crate::policy::parse::documents::{ManifestParser, check_duplicates, note_omitted, syntax_diagnostics};
 use crate::policy::parse::tree::{self, Node, Value};
 use crate::policy::parse::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
-use crate::tables::{PodName, Verdict};
+use crate::tables::Verdict;
 
 /// One case.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct Probe {
     /// `from`.
     pub from: Endpoint,
     /// `to`.
-    pub to: Endpoint,
+    pub to: Destination,
     /// `protocol`, TCP if absent.
     pub protocol: Protocol,
     /// `port`: the destination port; 0 for protocols without ports.
@@ -41,42 +41,6 @@ pub struct Probe {
     pub expect: Verdict,
     /// Location.
     pub location: Location,
-}
-
-/// Source or destination of a probe.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
-#[serde(try_from = "String")]
-pub enum Endpoint {
-    /// `{pod: namespace/name}`.
-    Pod(PodName),
-    /// `{ip: 192.0.2.7}`.
-    Ip(IpAddr),
-}
-
-impl std::str::FromStr for Endpoint {
-    type Err = String;
-
-    /// Parses an address or the name of a pod.
-    fn from_str(text: &str) -> Result<Endpoint, String> {
-        text.parse().map(Endpoint::Ip).or_else(|_| text.parse().map(Endpoint::Pod))
-    }
-}
-
-impl TryFrom<String> for Endpoint {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Endpoint, String> {
-        text.parse()
-    }
-}
-
-impl std::fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Endpoint::Pod(pod) => pod.fmt(f),
-            Endpoint::Ip(address) => address.fmt(f),
-        }
-    }
 }
 
 /// Invalid case.
@@ -200,7 +164,7 @@ fn probe(at: &Cursor<'_>) -> Option<Probe> {
     check_duplicates(at, true);
     let fields = at.fields(&["expect", "from", "port", "protocol", "to"]);
     let from = fields.required("from").and_then(|at| endpoint(&at));
-    let to = fields.required("to").and_then(|at| endpoint(&at));
+    let to = fields.required("to").and_then(|at| destination(&at));
     let protocol = protocol(&fields);
     let port = protocol.and_then(|protocol| port(&fields, protocol));
     let expect = fields.required("expect").and_then(|at| verdict(&at));
@@ -212,6 +176,14 @@ fn probe(at: &Cursor<'_>) -> Option<Probe> {
         expect: expect?,
         location: at.location(),
     })
+}
+
+fn destination(at: &Cursor<'_>) -> Option<Destination> {
+    if at.node.get("service").is_none() {
+        return endpoint(at).map(Destination::Endpoint);
+    }
+    let fields = at.fields(&["service"]);
+    parsed(&fields.get("service")?, "write namespace/name").map(Destination::Service)
 }
 
 fn endpoint(at: &Cursor<'_>) -> Option<Endpoint> {
@@ -297,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_case_has_objects_and_probes() {
-        let text = "name: one\nresources:\n- {kind: Namespace, apiVersion: v1, metadata: {name: a}}\n- {kind: Service, apiVersion: v1, \
+        let text = "name: one\nresources:\n- {kind: Namespace, apiVersion: v1, metadata: {name: a}}\n- {kind: ConfigMap, apiVersion: v1, \
                     metadata: {name: s}}\nprobes:\n- {from: {pod: a/x}, to: {ip: 192.0.2.7}, protocol: UDP, port: 53, expect: deny}\n\
                     - {from: {ip: \"::1\"}, to: {pod: a/x}, protocol: ICMPv6, expect: allow}\n";
         let read = cases(text).unwrap();

@@ -1,9 +1,17 @@
 //! Policy tests: the case format, the expansion of probes into flows, and placeholder addresses.
 
+mod destination;
+mod endpoint;
+mod endpoint_flows;
 mod format;
 mod placeholder_addresses;
 mod probe_expansion;
+mod service_flows;
 
-pub use format::{Case, Cases, Endpoint, InvalidCase, Probe, parse_cases};
+pub use destination::Destination;
+pub use endpoint::Endpoint;
+pub use endpoint_flows::{ProbeError, expand_probe};
+pub use format::{Case, Cases, InvalidCase, Probe, parse_cases};
 pub use placeholder_addresses::{PlaceholderRange, assign_placeholders, assign_placeholders_from};
-pub use probe_expansion::{ProbeError, ProbeExpansion, expand_probe};
+pub use probe_expansion::ProbeExpansion;
+pub use service_flows::expand_service;

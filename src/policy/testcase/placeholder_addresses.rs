@@ -79,6 +79,7 @@ fn as_pod(object: &Object) -> Option<&Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::objects::Readiness;
 
     fn pod(name: &str, addresses: &[&str]) -> Object {
         Object::Pod(Pod {
@@ -90,6 +91,7 @@ mod tests {
             host_ips: Vec::new(),
             host_network: false,
             finished: false,
+            readiness: Readiness::default(),
             ports: Vec::new(),
         })
     }

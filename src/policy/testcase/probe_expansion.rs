@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::format::{Case, Endpoint, Probe};
+use super::destination::Destination;
+use super::endpoint_flows::{ProbeError, expand_probe, pods_of};
+use super::format::{Case, Probe};
 use super::placeholder_addresses::{PlaceholderRange, assign_placeholders_from};
-use crate::net::flow::{FlowKey, Protocol};
-use crate::policy::objects::{Object, Pod, replicas};
+use super::service_flows::expand_service;
+use crate::net::flow::FlowKey;
+use crate::policy::objects::Object;
 use crate::tables::PodName;
-
-/// Source port of every flow. Policy does not depend on it.
-const SOURCE_PORT: u16 = 49_152;
-
-/// Maximum length of names that are compared for similarity.
-const NAME_BYTES_MAX: usize = 512;
 
 /// Objects of a case, and the addresses of its pods.
 #[derive(Debug)]
@@ -22,53 +19,18 @@ pub struct ProbeExpansion {
     pods: BTreeMap<PodName, Vec<IpAddr>>,
 }
 
-/// Reason for a probe without flows.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeError {
-    /// Case has no such pod.
-    #[error("there is no pod {pod}{}", .near.as_ref().map(|near| format!(": is it {near}?")).unwrap_or_default())]
-    UnknownPod {
-        /// Name.
-        pod: PodName,
-        /// Pod with a similar name.
-        near: Option<PodName>,
-    },
-    /// Pod has no address of its own.
-    #[error(
-        "pod {pod} has no address, and gets none of its own because it is on the host's network or has finished: \
-         give it one in status.podIPs, or name an address"
-    )]
-    NoAddress {
-        /// Pod.
-        pod: PodName,
-    },
-    /// Two sides have no address family in common.
-    #[error("{from} and {to} have no address of one family for {protocol}")]
-    Families {
-        /// Source.
-        from: String,
-        /// Destination.
-        to: String,
-        /// Protocol.
-        protocol: Protocol,
-    },
-}
-
 impl ProbeExpansion {
     /// Expands a case. Pods without an address get a placeholder.
     pub fn new(case: &Case) -> ProbeExpansion {
         ProbeExpansion::with(case, PlaceholderRange::RESERVED)
     }
 
-    /// Expands a case with placeholders from a given range.
+    /// Expands a case with placeholders from a given range. Policies in audit mode are not enforced, and left out.
     pub fn with(case: &Case, placeholders: PlaceholderRange) -> ProbeExpansion {
-        let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
+        let objects = case.objects.iter().map(|(object, _)| object);
+        let mut objects: Vec<Object> = objects.filter(|object| !object.is_audited()).cloned().collect();
         assign_placeholders_from(placeholders, &mut [&mut objects]);
-        let pods = objects.iter().filter_map(|object| match object {
-            Object::Pod(Pod { name, addresses, .. }) => Some((name.clone(), addresses.clone())),
-            _ => None,
-        });
-        ProbeExpansion { pods: pods.collect(), objects }
+        ProbeExpansion { pods: pods_of(&objects), objects }
     }
 
     /// Objects of the case.
@@ -87,77 +49,17 @@ impl ProbeExpansion {
         running.collect()
     }
 
-    /// Flows of a probe. The probe holds if it holds for all of them.
+    /// Flows of a probe. The probe holds if it holds for all of them. A probe to a Service has a flow to each
+    /// backend; without a backend it has none, and is denied.
     pub fn flows(&self, probe: &Probe) -> Result<Vec<FlowKey>, ProbeError> {
-        expand_probe(&self.pods, &probe.from, &probe.to, probe.protocol, probe.port)
-    }
-}
-
-/// Creates the connections between two endpoints: one for each family in which both have an address, between
-/// their first addresses. A workload with replicas connects to itself from its first pod to its second.
-pub fn expand_probe(
-    pods: &BTreeMap<PodName, Vec<IpAddr>>,
-    from: &Endpoint,
-    to: &Endpoint,
-    protocol: Protocol,
-    port: u16,
-) -> Result<Vec<FlowKey>, ProbeError> {
-    let (sources, destinations) =
-        (addresses(pods, from)?, addresses(pods, &destination_replica(from, to, pods))?);
-    let mut flows = Vec::new();
-    for is_v4 in [true, false] {
-        let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
-        if !is_protocol_of_family(protocol, is_v4) {
-            continue;
+        match &probe.to {
+            Destination::Endpoint(to) => {
+                expand_probe(&self.pods, &probe.from, to, probe.protocol, probe.port)
+            }
+            Destination::Service(to) => {
+                expand_service(&self.objects, &probe.from, to, probe.protocol, probe.port)
+                    .map(|(flows, _)| flows)
+            }
         }
-        if let (Some(src), Some(dst)) = (first(&sources), first(&destinations)) {
-            let src_port = if protocol.has_ports() { SOURCE_PORT } else { port };
-            flows.push(FlowKey { src, dst, protocol, src_port, dst_port: port });
-        }
-    }
-    if flows.is_empty() {
-        return Err(ProbeError::Families { from: from.to_string(), to: to.to_string(), protocol });
-    }
-    Ok(flows)
-}
-
-/// Destination of a probe; the second pod of a workload that is its own destination.
-fn destination_replica(from: &Endpoint, to: &Endpoint, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Endpoint {
-    match to {
-        Endpoint::Pod(pod) if from == to => {
-            let second = replicas::second_replica(pod);
-            Endpoint::Pod(if pods.contains_key(&second) { second } else { pod.clone() })
-        }
-        _ => to.clone(),
-    }
-}
-
-fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Vec<IpAddr>, ProbeError> {
-    match end {
-        Endpoint::Ip(address) => Ok(vec![*address]),
-        Endpoint::Pod(pod) => match pods.get(pod) {
-            None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: similar_pod(pods, pod) }),
-            Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
-            Some(addresses) => Ok(addresses.clone()),
-        },
-    }
-}
-
-fn similar_pod(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
-    let text = pod.to_string();
-    // Kubernetes has no longer names, and a comparison costs the product of the lengths.
-    let is_short = |name: &str| name.len() <= NAME_BYTES_MAX;
-    let known = pods.keys().filter(|_| is_short(&text)).filter(|known| is_short(&known.name));
-    let scored = known.map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
-    let (score, best) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (score > 0.6).then(|| best.clone())
-}
-
-/// Tests whether a protocol exists in a family. `ICMP` and `ICMPv6` belong to one family each.
-fn is_protocol_of_family(protocol: Protocol, is_v4: bool) -> bool {
-    match protocol {
-        Protocol::ICMP => is_v4,
-        Protocol::ICMPV6 => !is_v4,
-        _ => true,
     }
 }

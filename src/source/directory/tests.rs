@@ -102,3 +102,30 @@ fn without_watches_a_change_is_found_by_looking_and_loaded_when_it_is_quiet() {
     assert!(written.elapsed() + Duration::from_millis(100) > crate::source::watch::QUIET, "it waited");
     assert_eq!(switch.status().policy.unwrap().origin.objects, Some(1));
 }
+
+#[test]
+fn an_audit_that_does_not_compile_is_reported_and_the_enforced_policies_are_loaded_all_the_same() {
+    const AUDITED: &str = "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: p, annotations: \
+                           {palisade.dev/mode: audit}}\nspec: {}\n";
+    let scratch = Scratch::new();
+    scratch.write("a.yaml", &pod("a", "10.0.0.1"));
+    scratch.write("p.yaml", AUDITED);
+    let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
+    let mut directory = PolicyDirectory::of(&config).unwrap();
+    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    switch.put_tables(directory.load().unwrap().tables).unwrap();
+    directory.started(&switch);
+    let problem = || switch.audit_report().problem;
+    assert_eq!((switch.audit_report().policies.len(), problem()), (1, None));
+
+    directory.audit.before_compile = Some(|| panic!("for the test"));
+    scratch.write("b.yaml", &pod("b", "10.0.0.2"));
+    assert!(matches!(outcome(&mut directory, &switch), Reload::Loaded { .. }));
+    assert_eq!(switch.tables().unwrap().pods.len(), 2);
+    assert!(problem().unwrap().contains("for the test"), "{:?}", problem());
+    assert!(switch.status().problems.iter().any(|problem| problem.contains("in audit mode")));
+
+    scratch.write("c.yaml", &pod("c", "10.0.0.3"));
+    assert!(matches!(outcome(&mut directory, &switch), Reload::Loaded { .. }));
+    assert_eq!(problem(), None);
+}

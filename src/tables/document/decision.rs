@@ -207,6 +207,32 @@ pub enum RuleOrigin {
     OwnNode,
 }
 
+/// Most isolating policies of [`RuleOrigin::brief`].
+const BRIEF_POLICIES_MAX: usize = 16;
+
+impl RuleOrigin {
+    /// Policies that the origin names.
+    pub fn policies(&self) -> &[PolicyRef] {
+        match self {
+            RuleOrigin::Rule { policy, .. } => std::slice::from_ref(policy),
+            RuleOrigin::DefaultDeny { policies, .. } => policies,
+            RuleOrigin::NotIsolated { .. } | RuleOrigin::OwnNode => &[],
+        }
+    }
+
+    /// Copy for one of many records: the first policies where many isolate the pod.
+    #[must_use]
+    pub fn brief(&self) -> RuleOrigin {
+        match self {
+            RuleOrigin::DefaultDeny { direction, policies } => RuleOrigin::DefaultDeny {
+                direction: *direction,
+                policies: policies.iter().take(BRIEF_POLICIES_MAX).cloned().collect(),
+            },
+            other => other.clone(),
+        }
+    }
+}
+
 impl fmt::Display for RuleOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -242,5 +268,20 @@ mod tests {
             let text = serde_json::to_string(&Decision::deny(RuleId(rule))).unwrap();
             assert_eq!(serde_json::from_str::<Decision>(&text).unwrap(), Decision::deny(RuleId(rule)));
         }
+    }
+
+    #[test]
+    fn a_brief_origin_has_few_policies() {
+        let policy = |number: u32| PolicyRef {
+            kind: PolicyKind::NetworkPolicy,
+            namespace: "default".to_owned(),
+            name: number.to_string(),
+        };
+        let of = |count| RuleOrigin::DefaultDeny {
+            direction: Direction::Egress,
+            policies: (0..count).map(policy).collect(),
+        };
+        assert_eq!((of(1000).brief(), of(3).brief()), (of(BRIEF_POLICIES_MAX as u32), of(3)));
+        assert_eq!(RuleOrigin::OwnNode.brief(), RuleOrigin::OwnNode);
     }
 }

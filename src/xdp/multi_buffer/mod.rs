@@ -12,10 +12,21 @@ pub(super) use assembler::{Assembler, Taken, fitting};
 use super::frame::{DoesNotFit, Frame, PACKET_ROOM};
 use super::umem::Umem;
 use super::umem_area::UmemArea;
-use crate::limits::{MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX};
+use crate::limits::{MTU_MAX, MTU_OF_ONE_FRAME_MAX, MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX};
 
 /// Longest header that is prepended to a packet with a full head.
 const PUSH_MAX: usize = 8;
+
+/// Returns the largest MTU that a switch carries on this kernel, bytes. AF_XDP takes packets of several buffers since
+/// Linux 6.6.
+pub fn mtu_of_this_kernel() -> u32 {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_str().unwrap_or_default();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map_while(|digits| digits.parse::<u32>().ok());
+    let version = (numbers.next(), numbers.next());
+    if version >= (Some(6), Some(6)) { MTU_MAX as u32 } else { MTU_OF_ONE_FRAME_MAX as u32 }
+}
 
 impl UmemArea {
     /// Iterates over the frames behind the head, in order. Their tokens are views, and may be kept only by a

@@ -77,6 +77,12 @@ pub(in crate::xdp) fn earlier_on(interface: &Interface) -> Result<Option<Earlier
     Ok(ours)
 }
 
+/// Tests whether an interface has a program of a switch. Fails for a program of another owner, and for each program if the
+/// process may not see their names (`CAP_BPF`).
+pub fn has_program_of_switch(interface: &Interface) -> Result<bool, XdpError> {
+    earlier_on(interface).map(|earlier| earlier.is_some())
+}
+
 /// Ids of the programs of an interface by hook; 0 is none.
 #[derive(Default, PartialEq, Eq)]
 struct Hooks {

@@ -32,9 +32,7 @@ impl Pins {
     /// Opens the directory of the calling thread's network namespace below `root`. Fails with a reason if
     /// `root` is not on a BPF file system. Pins of removed interfaces are removed.
     pub fn open(root: &Path) -> Result<Pins, String> {
-        let there = root.ancestors().find(|path| path.exists()).unwrap_or(root);
-        let is_bpf = statfs(there).is_ok_and(|system| system.f_type as u64 == BPF_FS_MAGIC);
-        if !is_bpf {
+        if !is_on_bpf_file_system(root) {
             return Err(format!("{} is not on a BPF file system", root.display()));
         }
         let refused = |error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", root.display());
@@ -50,6 +48,12 @@ impl Pins {
     pub(in crate::xdp) fn path(&self, index: u32) -> PathBuf {
         self.directory.join(index.to_string())
     }
+}
+
+/// Tests whether a path, or the nearest ancestor that exists, is on a BPF file system.
+pub fn is_on_bpf_file_system(path: &Path) -> bool {
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(path);
+    statfs(there).is_ok_and(|system| system.f_type as u64 == BPF_FS_MAGIC)
 }
 
 /// Removes the pins of removed interfaces, and the directories that they leave empty, in all network

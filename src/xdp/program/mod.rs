@@ -18,8 +18,8 @@ use ipnet::IpNet;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
 
-pub use self::attach::Mode;
 use self::attach::{Attachment, Earlier, earlier_on};
+pub use self::attach::{Mode, has_program_of_switch};
 use self::link::{Pins, program_with};
 use self::prefixes::Prefixes;
 use super::error::{XdpError, check_mtu};

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Thread id of a process's thread, by name.
-fn thread_of(process: u32, name: &str) -> i32 {
+pub(super) fn thread_of(process: u32, name: &str) -> i32 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let named = threads
         .map(|thread| thread.path())
@@ -21,10 +21,10 @@ fn thread_of(process: u32, name: &str) -> i32 {
 }
 
 /// Thread stopped by ptrace(2) until drop. Only the thread that stopped it may resume it.
-struct Stopped(i32);
+pub(super) struct Stopped(i32);
 
 impl Stopped {
-    fn stop(thread: i32) -> Stopped {
+    pub(super) fn stop(thread: i32) -> Stopped {
         // SAFETY: neither request reads or writes memory of this process.
         unsafe {
             assert_eq!(

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use palisade::control::protocol::CountersReport;
+use palisade::control::protocol::{CountersReport, FlowQuery};
+use palisade::dataplane::FlowInfo;
 use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
 use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec, manifests};
 
@@ -19,8 +20,8 @@ pub(crate) use self::privilege::{alone, alone_on_veth, beside_others, on_taps, p
 
 /// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-/// Time without a reply that counts as silence: two retransmissions of a SYN fit into it.
-pub(crate) const SILENCE: Duration = Duration::from_millis(3500);
+/// Time without a reply that counts as silence: a retransmission of a SYN fits into it (1 s, RFC 6298).
+pub(crate) const SILENCE: Duration = Duration::from_millis(1300);
 /// Port of the servers.
 pub(crate) const PORT: u16 = 6379;
 
@@ -71,6 +72,12 @@ impl Rig {
         self.switch.client().counters().unwrap()
     }
 
+    /// Up to `max` flows.
+    pub(crate) fn flows(&self, max: usize) -> Vec<FlowInfo> {
+        let report = self.switch.client().flows(&FlowQuery::first(max)).unwrap();
+        report.flows.into_iter().map(|record| record.flow).collect()
+    }
+
     /// Drops of all ports, by reason.
     pub(crate) fn drops(&self) -> BTreeMap<String, u64> {
         let mut sum = BTreeMap::new();
@@ -83,11 +90,11 @@ impl Rig {
     }
 }
 
-/// Lab of these pods, on tap devices if the environment variable `PALISADE_PORTS` is `tap`. Tests of the host ends of
+/// Lab of these pods with the MTU of an Ethernet, on tap devices if the environment variable `PALISADE_PORTS` is `tap`. Tests of the host ends of
 /// veth pairs use [`LabSpec::of`].
 pub(crate) fn spec_of(pods: &[&str]) -> LabSpec {
     let ports = if on_taps() { PodPorts::Tap } else { PodPorts::Veth };
-    LabSpec { ports, ..LabSpec::of(pods).unwrap() }
+    LabSpec { ports, mtu: 1500, ..LabSpec::of(pods).unwrap() }
 }
 
 pub(crate) fn pods_manifest(lab: &Lab) -> String {

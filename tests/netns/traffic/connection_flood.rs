@@ -133,7 +133,7 @@ fn a_flood_of_syns_makes_room_for_the_others_connections_at_its_own_cost() {
         assert!(100 * refused <= evicted + refused_of_flooder, "{innocent}: {port:?}, flooder: {flooded:?}");
     }
     let of_flooder = || {
-        let flows = rig.switch.client().flows(FLOWS as usize, None).unwrap();
+        let flows = rig.flows(FLOWS as usize);
         flows.iter().filter(|flow| flow.key.src == flooder.v4()).count() as u64
     };
     assert!((FLOWS / 2..FLOWS).contains(&of_flooder()), "{} of the flooder", of_flooder());
@@ -160,7 +160,7 @@ fn a_flood_fills_a_small_table_and_established_flows_stay() {
         words > 16
     });
     // The table stays full after the flood; a new connection evicts an unassured flow.
-    let full = rig.switch.client().flows(2048, None).unwrap().len();
+    let full = rig.flows(2048).len();
     assert!(full > 1024 / 2, "{full} flows");
     let connects = || tcp_connect(other, client.v4().into(), PORT, PATIENCE).unwrap() == Outcome::Allowed;
     assert!((0..32).all(|_| connects()), "{:?}", rig.drops());

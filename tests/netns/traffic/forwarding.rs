@@ -72,7 +72,7 @@ fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
         assert!(worker.flows_entered > 0, "worker {number} entered no flow: {worker:?}");
     }
     assert!(rig.drops().is_empty(), "{:?}", rig.drops());
-    let flows = rig.switch.client().flows(1000, None).unwrap();
+    let flows = rig.flows(1000);
     assert!(
         flows.iter().all(|flow| flow.packets > 0 && flow.reply_packets > 0),
         "each has both directions: {flows:?}"
@@ -169,7 +169,7 @@ fn two_pods_that_open_to_each_other_at_once_are_two_flows() {
     assert_connects(&one, two.v4().into());
     assert_connects(&two, one.v4().into());
     eventually("two flows, each from its own side", || {
-        let flows = rig.switch.client().flows(10, None).unwrap();
+        let flows = rig.flows(10);
         let sources: std::collections::BTreeSet<_> = flows.iter().map(|flow| flow.key.src).collect();
         sources.len() == 2
     });

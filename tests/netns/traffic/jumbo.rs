@@ -8,6 +8,7 @@ use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{LabSpec, Pod};
 use palisade::limits::MTU_MAX;
 
+use crate::support::capture::Capture;
 use crate::support::{
     PATIENCE, PORT, Rig, alone, alone_on_veth, assert_accounted, assert_pings, assert_udp, spec_of,
 };
@@ -28,6 +29,16 @@ fn output(pod: &Pod, command: &str) -> String {
 /// Pings with this payload, bytes, and Don't Fragment set.
 fn ping_uncut(from: &Pod, to: IpAddr, bytes: usize) -> String {
     output(from, &format!("ping -M do -c 2 -i 0.2 -W 2 -s {bytes} {to}"))
+}
+
+/// Gives both ends of the pod's veth pair an MTU of 1500, before the switch attaches it again.
+fn narrow(rig: &Rig, pod: &Pod) {
+    rig.switch.detach(pod).unwrap();
+    let host = pod.plan().host_interface.clone();
+    let narrower = Command::new("ip").args(["link", "set", &host, "mtu", "1500"]).status();
+    assert!(narrower.unwrap().success());
+    output(pod, "ip link set eth0 mtu 1500");
+    rig.switch.attach(pod).unwrap();
 }
 
 fn bulk_crosses_intact(mtu: u32) {
@@ -72,13 +83,7 @@ fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
     let Some(_alone) = alone_on_veth() else { return };
     let rig = rig(&["large", "small"], 9000);
     let (large, small) = (rig.pod("large"), rig.pod("small"));
-    // Both ends of the veth pair get the small MTU before the switch attaches it.
-    let small_host = small.plan().host_interface.clone();
-    rig.switch.detach(&small).unwrap();
-    let narrower = Command::new("ip").args(["link", "set", &small_host, "mtu", "1500"]).status();
-    assert!(narrower.unwrap().success());
-    output(&small, "ip link set eth0 mtu 1500");
-    rig.switch.attach(&small).unwrap();
+    narrow(&rig, &small);
     for address in small.addresses() {
         let headers = if address.is_ipv4() { 28 } else { 48 };
         let refused = ping_uncut(&large, address, 9000 - headers);
@@ -109,4 +114,38 @@ fn routes_let_pods_send_large_packets_to_each_other_and_small_ones_elsewhere() {
     for (to, is_small) in elsewhere.into_iter().chain(pods) {
         assert_eq!(mtu(to), is_small, "{to}");
     }
+}
+
+#[test]
+fn pods_of_an_ordinary_lab_send_large_packets_to_each_other_and_none_too_large_to_the_outside() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let addresses = ["198.51.100.7", "2001:db8::7"].map(|address| address.parse().unwrap());
+    let given = [("outside".parse().unwrap(), addresses.to_vec())].into();
+    let rig = Rig::of(&LabSpec { given, ..LabSpec::of(&["client", "server", "outside"]).unwrap() }, "");
+    let (client, server, outside) = (rig.pod("client"), rig.pod("server"), rig.pod("outside"));
+    narrow(&rig, &outside);
+    let lengths = |capture: Capture| -> Vec<usize> {
+        let lines = capture.frames();
+        let lengths = lines.iter().filter_map(|line| {
+            let (_, length) = line.split_once("length ")?;
+            length.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        });
+        lengths.collect()
+    };
+    let enter = |pod: &Pod, program: &str| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &pod.plan().netns, program]);
+        command
+    };
+    for (pod, largest) in [(&outside, 1400..1500), (&server, 10_000..MTU_MAX)] {
+        let _server = Server::start(pod, &[PORT], Services::Both).unwrap();
+        let capture = Capture::on("eth0", enter(pod, "tcpdump"));
+        for address in pod.addresses() {
+            transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        }
+        let longest = lengths(capture).into_iter().max();
+        assert!(longest.is_some_and(|bytes| largest.contains(&bytes)), "{longest:?}");
+    }
+    assert!(!rig.drops().contains_key("too-big"), "{:?}", rig.drops());
+    assert_accounted(&rig.counters());
 }

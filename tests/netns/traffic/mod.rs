@@ -10,6 +10,8 @@ mod many_pods;
 mod path_mtu;
 mod ping;
 mod policy;
+mod reject;
+mod services;
 mod tap;
 mod tcp_pickup;
 mod tcp_resets;

@@ -18,7 +18,7 @@ const BYTES: u64 = 1 << 20;
 /// Starts two pods, `near` with MTU 1500 and `far` with [`NARROW`]. `far` announces the segment size of MTU
 /// 1500, as a host does behind a narrower link: only the switch reports the smaller MTU.
 fn narrow_rig() -> Rig {
-    let mut lab = Lab::up(&LabSpec::of(&["near", "far"]).unwrap()).unwrap();
+    let mut lab = Lab::up(&LabSpec { mtu: 1500, ..LabSpec::of(&["near", "far"]).unwrap() }).unwrap();
     let far = lab.pod("far").unwrap();
     let mtu = NARROW.to_string();
     let host_interface = far.plan().host_interface.clone();

@@ -17,8 +17,9 @@ use crate::support::{
 
 const MEGABYTES: u64 = 8 << 20;
 
+/// Lab of pods on tap devices, with an MTU that makes TCP send segments.
 fn spec(pods: &[&str]) -> LabSpec {
-    LabSpec { ports: PodPorts::Tap, ..LabSpec::of(pods).unwrap() }
+    LabSpec { ports: PodPorts::Tap, mtu: 1500, ..LabSpec::of(pods).unwrap() }
 }
 
 fn rig(pods: &[&str]) -> Rig {
@@ -29,6 +30,7 @@ fn rig(pods: &[&str]) -> Rig {
 fn mixed() -> Rig {
     let mut lab = Lab::up(&LabSpec {
         ports_of: [("tap".to_owned(), PodPorts::Tap)].into(),
+        mtu: 1500,
         ..LabSpec::of(&["tap", "veth"]).unwrap()
     })
     .unwrap();
@@ -87,6 +89,13 @@ fn segments_are_cut_for_a_veth_pair_and_cross_intact_both_ways() {
     assert!(tap.received_bytes / tap.received > 3000, "{tap:?}");
     assert!(veth.transmitted_bytes / veth.transmitted < 1514, "{veth:?}");
     assert!(veth.transmitted > 2 * tap.forwarded, "{} packets from {}", veth.transmitted, tap.forwarded);
+    // A veth pair carries what would be on the wire.
+    assert_eq!((veth.received_on_wire, veth.transmitted_on_wire), (veth.received, veth.transmitted));
+    let forwarded_on_wire = tap.received_on_wire - tap.received + tap.forwarded;
+    // The switch itself sends some ARP and neighbour discovery.
+    let own = veth.transmitted.checked_sub(forwarded_on_wire);
+    assert!(own.is_some_and(|frames| frames < 100), "{own:?} of {veth:?} from {tap:?}");
+    assert!(tap.transmitted_on_wire > 2 * tap.transmitted, "segments are coalesced: {tap:?}");
 }
 
 #[test]

@@ -18,9 +18,9 @@ use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, eventually};
 
 /// State of the only flow.
 fn state(rig: &Rig) -> String {
-    let flows = rig.switch.client().flows(10, None).unwrap();
+    let flows = rig.flows(10);
     assert_eq!(flows.len(), 1, "{flows:?}");
-    flows[0].state.clone()
+    flows[0].state.to_string()
 }
 
 /// Closes a socket with a reset and discards unsent data.
@@ -115,7 +115,7 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     let mut talk = Connection::open(&client, &server);
     assert!(talk.goes_on(PATIENCE));
     let drops = |reason: &str| rig.drops().get(reason).copied().unwrap_or(0);
-    let sent = |rig: &Rig| rig.switch.client().flows(10, None).unwrap()[0].packets;
+    let sent = |rig: &Rig| rig.flows(10)[0].packets;
 
     // A reset in the window passes the switch, and the server answers it with a challenge ACK (RFC 5961
     // section 3.2): the connection continues.
@@ -141,5 +141,5 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     assert!(!talk.goes_on(PATIENCE));
     assert_accounted(&rig.counters());
     assert_eq!(rig.drops().into_keys().collect::<Vec<_>>(), ["bad-checksum", "invalid-state"]);
-    assert_eq!(rig.switch.client().flows(10, None).unwrap()[0].key.dst_port, PORT);
+    assert_eq!(rig.flows(10)[0].key.dst_port, PORT);
 }

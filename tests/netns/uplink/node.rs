@@ -10,7 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use palisade::control::Client;
+use palisade::lab::POD_INTERFACE;
+use palisade::tap::{TapDevice, TapSpec};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::support::on_taps;
 
 /// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -27,6 +31,8 @@ pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 /// Network namespace that a sleeping process holds open.
 pub(crate) struct Namespace {
     keeper: Child,
+    /// Name in /run/netns, if it has one.
+    name: Option<String>,
 }
 
 impl Namespace {
@@ -36,7 +42,7 @@ impl Namespace {
             .stdin(Stdio::null())
             .spawn()
             .expect("setpriv and unshare (util-linux) are installed");
-        let namespace = Namespace { keeper };
+        let namespace = Namespace { keeper, name: None };
         let ours = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         eventually("unshare makes a network namespace", || {
             std::fs::read_link(namespace.path()).is_ok_and(|link| link != ours)
@@ -57,6 +63,14 @@ impl Namespace {
 
     pub(crate) fn pid(&self) -> u32 {
         self.keeper.id()
+    }
+
+    /// Gives the namespace a name, as tap ports need it.
+    fn attach_name(&mut self, name: String) {
+        let pid = self.pid().to_string();
+        let attached = Command::new("ip").args(["netns", "attach", &name, &pid]).status();
+        assert!(attached.unwrap().success());
+        self.name = Some(name);
     }
 
     /// Runs `work` on a thread in the namespace. Sockets that it opens stay there.
@@ -107,6 +121,9 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = Command::new("ip").args(["netns", "delete", name]).status();
+        }
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
@@ -197,8 +214,14 @@ impl Node {
         );
         for (pod, name) in self.names.iter().enumerate() {
             let [v4, v6] = pod_address(self.number, pod);
+            let kind = match &self.pods[pod].name {
+                Some(name) => {
+                    format!("kind = \"tap\"\nnamespace = \"{name}\"\ninterface = \"{POD_INTERFACE}\"")
+                }
+                None => "kind = \"pod\"".to_owned(),
+            };
             text.extend([format!(
-                "[[ports]]\nname = \"pod{pod}\"\nkind = \"pod\"\npod = \"default/{name}\"\n\
+                "[[ports]]\nname = \"pod{pod}\"\n{kind}\npod = \"default/{name}\"\n\
                  pod_addresses = [\"{v4}\", \"{v6}\"]\n"
             )]);
         }
@@ -236,10 +259,18 @@ impl Drop for Node {
 }
 
 fn make_pod(node: &Namespace, number: Number, pod: usize) -> Namespace {
-    let namespace = Namespace::new();
-    node.run(&format!("ip link add pod{pod} type veth peer name eth0 netns {}", namespace.pid()));
-    node.enter(|| std::fs::write(format!("/proc/sys/net/ipv6/conf/pod{pod}/disable_ipv6"), "1")).unwrap();
-    node.run(&format!("ip link set pod{pod} up"));
+    let mut namespace = Namespace::new();
+    if on_taps() {
+        let name = format!("palisade-uplink-{}-{number}-{pod}", std::process::id());
+        namespace.attach_name(name.clone());
+        let interface = POD_INTERFACE.to_owned();
+        TapDevice::open(&TapSpec { namespace: name, interface, mtu: None, mac: None, queues: 1 }).unwrap();
+    } else {
+        node.run(&format!("ip link add pod{pod} type veth peer name eth0 netns {}", namespace.pid()));
+        let ipv6 = format!("/proc/sys/net/ipv6/conf/pod{pod}/disable_ipv6");
+        node.enter(|| std::fs::write(ipv6, "1")).unwrap();
+        node.run(&format!("ip link set pod{pod} up"));
+    }
     let [v4, v6] = pod_address(number, pod);
     for line in [
         "ip link set eth0 up".to_owned(),

@@ -1,6 +1,7 @@
 //! Commands about policies, run as processes: output and exit codes.
 
 mod matrix;
+mod services;
 
 use std::fs;
 use std::path::PathBuf;
@@ -327,23 +328,32 @@ fn test_says_in_one_sentence_that_manifests_are_no_cases() {
 fn on_a_terminal(scratch: &Scratch, variables: &[(&str, &str)], arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_palisade");
     let mut command = Command::new("script");
-    command.args(["-qec", &format!("{program} {arguments}"), "/dev/null"]).env_remove("NO_COLOR");
+    command
+        .args(["-qec", &format!("{program} {arguments}"), "/dev/null"])
+        .env_remove("NO_COLOR")
+        .env_remove("CI");
     let output =
         command.env("TERM", "xterm").envs(variables.iter().copied()).current_dir(&scratch.0).output();
     String::from_utf8(output.expect("util-linux has script").stdout).unwrap()
 }
 
 #[test]
-fn no_color_holds_for_diagnostics_and_the_log() {
+fn no_color_holds_for_diagnostics_the_log_and_the_help() {
     let scratch = Scratch::new("colors");
     scratch.write("wrong.yaml", &policy("api", 5432, 5432).replace("podSelector:", "podSelecter:"));
     scratch.write("wrong.toml", "[policy]\nfail = \"open\"\ndirectory = \"nowhere\"\n");
-    for arguments in ["compile wrong.yaml", "run --config wrong.toml"] {
+    for arguments in ["compile wrong.yaml", "run --config wrong.toml", "--help", "fly"] {
         let colored = on_a_terminal(&scratch, &[], arguments);
         assert!(colored.contains("\u{1b}["), "{arguments}: {colored:?}");
         for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-            let plain = on_a_terminal(&scratch, &[variable], arguments);
-            assert!(!plain.is_empty() && !plain.contains('\u{1b}'), "{arguments}: {plain:?}");
+            // Some libraries give a terminal colours because `CI` is set.
+            for variables in [&[variable][..], &[variable, ("CI", "true")]] {
+                let plain = on_a_terminal(&scratch, variables, arguments);
+                assert!(
+                    !plain.is_empty() && !plain.contains('\u{1b}'),
+                    "{arguments}, {variables:?}: {plain:?}"
+                );
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::objects::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
     LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object, Peer, Peers, Pod,
-    PodScope, PortMatch, Ports, Requirement, Tier,
+    PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
 };
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Direction, PodName, PolicyKind, Verdict};
@@ -111,6 +111,7 @@ fn pod(namespace: &str, app: &str, address: &str) -> Pod {
         host_ips: Vec::new(),
         host_network: false,
         finished: false,
+        readiness: Readiness::default(),
         ports: Vec::new(),
     }
 }
@@ -164,6 +165,7 @@ fn policy(
         ingress,
         egress,
         ignored: Vec::new(),
+        audited: false,
     })
 }
 
@@ -204,6 +206,7 @@ fn cluster(
         subject: scope(is("team", "red"), is("app", "a")),
         ingress,
         egress,
+        audited: false,
     })
 }
 

@@ -95,6 +95,9 @@ pub(crate) struct Setting {
     pub(crate) fail_open: bool,
     /// Attachment id of each pod.
     pub(crate) attachments: [Option<AttachmentId>; PODS],
+    pub(crate) draining: BTreeSet<PortId>,
+    /// Services whose packets are translated.
+    pub(crate) services: Option<Arc<palisade::tables::ServiceSet>>,
 }
 
 impl Setting {
@@ -105,6 +108,8 @@ impl Setting {
             loaded: true,
             fail_open: false,
             attachments: std::array::from_fn(|pod| Some(AttachmentId(pod as u32 + 1))),
+            draining: BTreeSet::new(),
+            services: None,
         }
     }
 
@@ -142,8 +147,10 @@ impl Setting {
         DesiredState {
             tables,
             fail_open: self.fail_open,
+            rejects: false,
             gateway: Gateway { addresses: gateway_address().to_vec(), ..Gateway::default() },
             pods: pods.collect(),
+            draining: self.draining.clone(),
             node: Some(NodeAttachment {
                 port: HOST,
                 addresses: node_address().to_vec(),
@@ -155,6 +162,7 @@ impl Setting {
                 route("::/0", Some(router_address()[1])),
                 route("192.0.2.0/24", None),
             ],
+            services: self.services.clone(),
         }
     }
 }

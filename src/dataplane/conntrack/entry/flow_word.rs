@@ -9,6 +9,8 @@ pub(super) const OPENED_BY_HIGH: u64 = 1 << 8;
 pub(super) const LOW_IS_POD: u64 = 1 << 9;
 /// The higher end was a pod of this node when the flow was inserted.
 pub(super) const HIGH_IS_POD: u64 = 1 << 10;
+/// The initiator has sent to a virtual address.
+const TRANSLATED: u64 = 1 << 11;
 /// Window scale of the end, four bits.
 const SCALE_SHIFT: u32 = 12;
 const SCALE: u64 = 0xf << SCALE_SHIFT;
@@ -17,7 +19,7 @@ const STATE: u64 = 0xff;
 const STATUS: u64 = 0xffff;
 
 /// The flow word of one end, from the high bits down: the policy epoch, 32 bits; the hop plus one, 16 bits,
-/// zero for none; the end's window scale, the ends that were pods of this node, the end that opened the flow;
+/// zero for none; the end's window scale, whether the flow is translated, the ends that were pods of this node, the end that opened the flow;
 /// the flow's state, eight bits.
 ///
 /// The policy epoch is the generation that last evaluated packets of this end, and under which their hop was
@@ -36,13 +38,20 @@ impl FlowWord {
     /// Status bits of a flow in this state, for an end with this window scale. `pods`: whether the lower and
     /// the higher end is a pod of this node.
     #[inline]
-    pub(super) fn status_of(state: FlowState, opened_by_low: bool, pods: [bool; 2], scale: u8) -> u64 {
+    pub(super) fn status_of(
+        state: FlowState,
+        opened_by_low: bool,
+        pods: [bool; 2],
+        translated: bool,
+        scale: u8,
+    ) -> u64 {
         let opened = if opened_by_low { 0 } else { OPENED_BY_HIGH };
         let [low, high] = pods.map(u64::from);
         u64::from(state as u8)
             | opened
             | low * LOW_IS_POD
             | high * HIGH_IS_POD
+            | if translated { TRANSLATED } else { 0 }
             | u64::from(scale) << SCALE_SHIFT
     }
 
@@ -59,10 +68,10 @@ impl FlowWord {
     }
 
     /// The hop of packets of this end, if no packet changes the flow any more: it is UDP, and both directions
-    /// were seen.
+    /// were seen. `None` for a translated flow.
     #[inline]
     pub(crate) fn plain_hop(self) -> Option<u16> {
-        if self.0 as u8 == FlowState::UdpTwoWay as u8 { self.hop() } else { None }
+        if self.0 & (STATE | TRANSLATED) == FlowState::UdpTwoWay as u64 { self.hop() } else { None }
     }
 
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).
@@ -77,15 +86,21 @@ impl FlowWord {
         if is_low == (self.0 & OPENED_BY_HIGH != 0) { Side::Responder } else { Side::Initiator }
     }
 
+    /// Whether the initiator has sent to a virtual address, in whose place the responder is.
+    #[inline]
+    pub(crate) fn is_translated(self) -> bool {
+        self.0 & TRANSLATED != 0
+    }
+
     /// Whether the lower and the higher end was a pod of this node when the flow was inserted.
     #[inline]
     pub(crate) fn pods(self) -> [bool; 2] {
         [LOW_IS_POD, HIGH_IS_POD].map(|bit| self.0 & bit != 0)
     }
 
-    /// Whether both words are of a flow with the same opener and the same pods.
+    /// Whether both words are of a flow with the same opener, the same pods and the same translation.
     pub(super) fn has_same_ends(self, other: FlowWord) -> bool {
-        (self.0 ^ other.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0
+        (self.0 ^ other.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD | TRANSLATED) == 0
     }
 
     /// Whether the bits of the state are a state's number.

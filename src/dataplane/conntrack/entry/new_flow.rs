@@ -19,6 +19,8 @@ pub(crate) struct NewFlow {
     pub state: FlowState,
     /// Sequence numbers and windows of a TCP connection; `None` for other protocols.
     pub tcp: Option<TcpFlow>,
+    /// Whether the initiator has sent to a virtual address, in whose place the responder is.
+    pub translated: bool,
     /// Hops of packets of the lower and of the higher end under that generation, where they are known.
     pub hops: [Option<u16>; 2],
 }

@@ -108,6 +108,7 @@ fn flow(number: u64, state: FlowState, tcp: Option<TcpFlow>) -> NewFlow {
         policy_epoch: NEWEST,
         state,
         tcp,
+        translated: false,
         hops: [Some(3), None],
     }
 }
@@ -129,7 +130,7 @@ fn owner_counts(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
     let of_port = |port| classes.map(|class| ((port, class as u8), table.flows_of(PortId(port), class)));
     let owner_port = (0..PORTS_MAX as u16).flat_map(of_port);
     let mut counted = BTreeMap::new();
-    table.for_each(|_, entry| {
+    table.for_each(|_, _, entry| {
         let owner = entry.quota_owner().expect("a flow");
         *counted.entry((owner.port.0, owner.class as u8)).or_default() += 1;
         true
@@ -139,7 +140,7 @@ fn owner_counts(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
 
 fn keys(table: &Conntrack) -> Vec<Key> {
     let mut keys = Vec::new();
-    table.for_each(|key, _| {
+    table.for_each(|_, key, _| {
         keys.push(*key);
         true
     });

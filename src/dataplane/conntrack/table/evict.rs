@@ -11,6 +11,7 @@ use super::super::state::QuotaClass;
 use super::layout::Conntrack;
 use super::remove::WorkerState;
 use super::slot::Slot;
+use crate::dataplane::FlowEnd;
 use crate::ids::PortId;
 
 /// Outcome of an eviction for a new flow.
@@ -69,7 +70,8 @@ impl Conntrack {
             return Eviction::Refused;
         }
         let ended = by.ended;
-        self.remove(slot, by);
+        let reason = if is_idle { FlowEnd::Idle } else { FlowEnd::Evicted };
+        self.remove(slot, Some(reason), by);
         by.evicted += if is_idle { 0 } else { by.ended - ended };
         Eviction::Evicted
     }

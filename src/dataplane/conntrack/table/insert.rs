@@ -7,9 +7,11 @@ use super::super::key::Key;
 use super::super::parts::fence;
 use super::layout::Conntrack;
 use super::placement::{SPARE_SLOTS, is_crowded};
-use super::remove::WorkerState;
+use super::remove::{WorkerState, event};
 use super::slot::Slot;
 use super::tags::tag_of;
+use crate::dataplane::FlowEventKind;
+use crate::dataplane::stats::FlowEventQueue;
 
 /// Outcome of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +58,27 @@ impl Conntrack {
             self.add_overflow(first, 1);
         }
         self.quotas.add(QuotaOwner::unassured(flow.owner_port));
+        self.note_opened(slot, now_ms);
         self.entry(slot).publish(key, flow, now_ms);
         by.inserted += 1;
         // Of a single worker no other one can have published the key since the lookup.
-        if by.workers == 1 {
+        let outcome = if by.workers == 1 {
             InsertOutcome::Inserted(slot)
         } else {
             self.resolve_duplicate(key, hash, slot, by)
+        };
+        if let Some(events) = &by.events {
+            self.note_insert(events, key, outcome);
+        }
+        outcome
+    }
+
+    /// Tells those who follow flows of a new one.
+    #[cold]
+    #[inline(never)]
+    fn note_insert(&self, events: &FlowEventQueue, key: &Key, outcome: InsertOutcome) {
+        if let InsertOutcome::Inserted(slot) = outcome {
+            events.add(event(FlowEventKind::Opened, key, self.entry(slot)));
         }
     }
 
@@ -74,6 +90,7 @@ impl Conntrack {
         self.quotas.add(owner);
         // A flow that another worker has ended meanwhile counts against no port.
         self.quotas.remove(entry.replace_quota_owner(None, owner).unwrap_or(owner));
+        self.note_opened(slot, now_ms);
         entry.restart(flow, now_ms);
     }
 
@@ -95,7 +112,7 @@ impl Conntrack {
                     passed_ours = true;
                 } else if self.entry(slot).matches(key, true) {
                     if passed_ours {
-                        self.remove(slot, by);
+                        self.remove(slot, None, by);
                     } else {
                         before = Some(slot);
                     }
@@ -105,7 +122,7 @@ impl Conntrack {
         match before {
             None => InsertOutcome::Inserted(ours),
             Some(theirs) => {
-                self.remove(ours, by);
+                self.remove(ours, None, by);
                 InsertOutcome::Exists(theirs)
             }
         }

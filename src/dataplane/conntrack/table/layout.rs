@@ -1,16 +1,17 @@
 //! Memory of the table, and the buckets and slots that the hash of a key names.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::entry::Entry;
 use super::super::key::{HashSeed, Key};
 use super::super::parts::{AtomicU64, WORKERS_MAX};
 use super::super::quota::Quotas;
-use super::super::state::QuotaClass;
+use super::super::state::{QuotaClass, Side};
 use super::super::timeouts::timeouts_ms;
 use super::slot::{BUCKET_SLOTS, Slot};
 use super::tags::{BucketTags, TOMBSTONE};
-use crate::dataplane::ConntrackSettings;
+use crate::dataplane::{ConntrackSettings, FlowCount};
 use crate::ids::PortId;
 use crate::mem::HugeArray;
 
@@ -19,6 +20,8 @@ pub(crate) struct Conntrack {
     pub(super) buckets: HugeArray<BucketTags>,
     pub(super) entries: HugeArray<Entry>,
     seed: HashSeed,
+    /// Time at which the flow in each slot was inserted, milliseconds; zero for one that was restored.
+    opened_ms: Box<[std::sync::atomic::AtomicU32]>,
     /// Idle time, milliseconds, after which a flow ends, by number of its state.
     timeouts_ms: Vec<u32>,
     pub(in crate::dataplane::conntrack) quotas: Quotas,
@@ -52,10 +55,13 @@ impl Conntrack {
         settings: &ConntrackSettings,
     ) -> Conntrack {
         let quotas = Quotas::new(entries.len(), settings.pod_quota_percent);
+        // The models of loom need no orders of these: the control side alone reads them.
+        let opened_ms = (0..entries.len()).map(|_| 0.into()).collect();
         Conntrack {
             buckets,
             entries,
             seed,
+            opened_ms,
             timeouts_ms: timeouts_ms(&settings.timeouts),
             quotas,
             reclaim_epoch: AtomicU64::new(0),
@@ -153,13 +159,40 @@ impl Conntrack {
         (0..self.entries.len() as u32).map(Slot)
     }
 
+    /// Notes the time at which the flow in a slot was inserted.
+    #[inline]
+    pub(super) fn note_opened(&self, slot: Slot, now_ms: u32) {
+        self.opened_ms[slot.0 as usize].store(now_ms.max(1), Relaxed);
+    }
+
+    /// Time since the insertion of the flow in a slot, milliseconds, `None` for one that was restored.
+    pub(crate) fn age_ms(&self, slot: Slot, now_ms: u32) -> Option<u32> {
+        let opened_ms = self.opened_ms[slot.0 as usize].load(Relaxed);
+        let age = now_ms.wrapping_sub(opened_ms);
+        (opened_ms != 0).then_some(if age > u32::MAX - 1000 { 0 } else { age })
+    }
+
+    /// Counters of the flow in a slot, which counts against `port`.
+    pub(crate) fn count_of(&self, slot: Slot, key: &Key, port: PortId, now_ms: u32) -> FlowCount {
+        let entry = self.entry(slot);
+        let opened_ms = self.opened_ms[slot.0 as usize].load(Relaxed);
+        FlowCount {
+            key: key.flow(entry.sender(true) == Side::Initiator),
+            port,
+            opened_ms: (opened_ms != 0).then_some(opened_ms),
+            last_seen_ms: now_ms.wrapping_sub(entry.idle_ms(now_ms)),
+            counts: entry.counts(),
+        }
+    }
+
     /// Calls `see` for each flow until it returns false. The control side uses it: flows that come and go
     /// meanwhile may be missed.
-    pub(crate) fn for_each(&self, mut see: impl FnMut(&Key, &Entry) -> bool) {
-        for entry in &*self.entries {
+    pub(crate) fn for_each(&self, mut see: impl FnMut(Slot, &Key, &Entry) -> bool) {
+        for slot in self.all_slots() {
+            let entry = self.entry(slot);
             if let Some(key) = entry.key()
                 && entry.key() == Some(key)
-                && !see(&key, entry)
+                && !see(slot, &key, entry)
             {
                 return;
             }

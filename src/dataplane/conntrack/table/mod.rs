@@ -42,7 +42,7 @@ mod tags;
 pub(crate) use insert::InsertOutcome;
 pub(crate) use layout::Conntrack;
 pub(crate) use lookup_batch::{Hit, LookupBatch, LookupVisitor, PacketFlow};
-pub(crate) use remove::WorkerState;
+pub(crate) use remove::{WorkerState, event};
 pub(crate) use slot::Slot;
 
 #[cfg(test)]

@@ -8,12 +8,15 @@ use super::slot::Slot;
 use crate::ids::PortId;
 
 impl Conntrack {
-    /// Follows a change of a flow's state: an answered flow becomes assured, a closed one counts as ended.
+    /// Follows a change of a flow's state: an answered flow becomes assured, a closed one counts as ended. Returns whether
+    /// its class has changed.
     #[inline]
-    pub(crate) fn on_state_change(&self, slot: Slot, old: FlowState, new: FlowState) {
-        if old.class() != new.class() {
+    pub(crate) fn on_state_change(&self, slot: Slot, old: FlowState, new: FlowState) -> bool {
+        let is_another = old.class() != new.class();
+        if is_another {
             self.update_class(self.entry(slot));
         }
+        is_another
     }
 
     /// Gives a flow the class of its state, as far as its port's quota allows. The worker whose

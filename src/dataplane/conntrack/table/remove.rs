@@ -2,13 +2,19 @@
 //! (quiescent-state-based reclamation).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use super::super::entry::Entry;
+use super::super::key::Key;
 use super::super::parts::fence;
+use super::super::state::{QuotaClass, Side};
 use super::layout::Conntrack;
 use super::slot::Slot;
 use super::tags::{FREE, TOMBSTONE};
-use crate::ids::WorkerId;
+use crate::dataplane::stats::FlowEventQueue;
+use crate::dataplane::{EndedFlow, FlowEnd, FlowEvent, FlowEventKind};
+use crate::ids::{PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
 
 /// State of one worker in the table: the slots that it has retired, and its position in the sweep.
@@ -25,6 +31,8 @@ pub(crate) struct WorkerState {
     pub ended: u64,
     /// Of those, evicted before their timeout.
     pub evicted: u64,
+    /// Queue of events, if somebody follows flows.
+    pub events: Option<Arc<FlowEventQueue>>,
 }
 
 impl WorkerState {
@@ -38,13 +46,14 @@ impl WorkerState {
             inserted: 0,
             ended: 0,
             evicted: 0,
+            events: None,
         }
     }
 }
 
 impl Conntrack {
-    /// Ends the flow in a slot.
-    pub(crate) fn remove(&self, slot: Slot, by: &mut WorkerState) {
+    /// Ends the flow in a slot. Those who follow flows learn the reason; without one they learn nothing.
+    pub(crate) fn remove(&self, slot: Slot, reason: Option<FlowEnd>, by: &mut WorkerState) {
         let entry = self.entry(slot);
         if by.retired.len() == RETIRED_FLOWS_MAX {
             return; // The sweep ends it a little later: its timeout has passed by then, or its policy denies it again.
@@ -62,6 +71,19 @@ impl Conntrack {
         fence(SeqCst);
         by.retired.push_back((self.reclaim_epoch.load(Acquire), slot));
         by.ended += 1;
+        if let Some(events) = &by.events {
+            self.note_end(events, (slot, &key), owner.port, reason);
+        }
+    }
+
+    /// Ends the flow in a slot if it has this key. Returns false if it goes on for now, because the worker has retired as
+    /// many flows as it may.
+    pub(crate) fn remove_key(&self, slot: Slot, key: &Key, by: &mut WorkerState) -> bool {
+        let has_key = || self.entry(slot).key() == Some(*key);
+        if has_key() {
+            self.remove(slot, Some(FlowEnd::Flushed), by);
+        }
+        !has_key()
     }
 
     /// Reports a quiescent state of a worker. A worker calls it before each batch.
@@ -90,4 +112,39 @@ impl Conntrack {
     pub(crate) fn offline(&self, by: &WorkerState) {
         self.seen_epochs[by.worker].store(u64::MAX, Release);
     }
+
+    /// Tells those who want to know that the flow in a slot has ended. Those who follow flows know already of a connection
+    /// that its ends have closed.
+    #[cold]
+    #[inline(never)]
+    fn note_end(
+        &self,
+        events: &FlowEventQueue,
+        (slot, key): (Slot, &Key),
+        port: PortId,
+        reason: Option<FlowEnd>,
+    ) {
+        let Some(reason) = reason else { return };
+        let entry = self.entry(slot);
+        let is_closed = entry.state().class() == QuotaClass::Ended;
+        if !is_closed {
+            events.add(event(FlowEventKind::Closed(reason), key, entry));
+        }
+        let reason = if is_closed { FlowEnd::Finished } else { reason };
+        events.add_ended(EndedFlow { flow: self.count_of(slot, key, port, events.now_ms()), reason });
+    }
+
+    /// Describes the flow in a slot, which gives way to another connection on the same ports.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn before_restart(&self, slot: Slot, key: &Key, now_ms: u32) -> EndedFlow {
+        let port = self.entry(slot).quota_owner().map(|owner| owner.port).unwrap_or_default();
+        EndedFlow { flow: self.count_of(slot, key, port, now_ms), reason: FlowEnd::Finished }
+    }
+}
+
+/// Describes an event of the flow in an entry.
+pub(crate) fn event(kind: FlowEventKind, key: &Key, entry: &Entry) -> FlowEvent {
+    let key = key.flow(entry.sender(true) == Side::Initiator);
+    FlowEvent { at_ms: 0, kind, key, state: entry.state().name(), counts: entry.counts() }
 }

@@ -5,6 +5,7 @@ use super::layout::Conntrack;
 use super::remove::WorkerState;
 use super::slot::{BUCKET_SLOTS, Slot};
 use super::tags::{BucketTags, TOMBSTONE};
+use crate::dataplane::FlowEnd;
 
 impl Conntrack {
     /// Ends flows that are idle, or for which `is_ended` returns true, in the next `buckets` buckets of this
@@ -35,8 +36,10 @@ impl Conntrack {
                 if !self.holds_flow(slot) {
                     continue;
                 }
-                if self.is_idle(slot, now_ms) || is_ended(self.entry(slot)) {
-                    self.remove(slot, by);
+                if self.is_idle(slot, now_ms) {
+                    self.remove(slot, Some(FlowEnd::Idle), by);
+                } else if is_ended(self.entry(slot)) {
+                    self.remove(slot, Some(FlowEnd::PodGone), by);
                 } else {
                     self.update_class(self.entry(slot));
                 }

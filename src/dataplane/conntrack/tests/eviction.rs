@@ -189,7 +189,7 @@ fn part_that_gets_through(flows_max: usize, hostile: u32, collude: bool) -> f64 
                 through += slots.len() as u32;
             }
             // The flows close at once, so that the port has few connections at a time.
-            slots.into_iter().for_each(|slot| fixture.table.remove(slot, &mut fixture.workers[0]));
+            slots.into_iter().for_each(|slot| fixture.table.remove(slot, None, &mut fixture.workers[0]));
         }
     }
     f64::from(through) / f64::from(tried)
@@ -216,7 +216,7 @@ fn a_flow_restarted_by_its_other_side_counts_against_the_other_pod_and_no_count_
     let counts = |fixture: &Fixture| [1, 2].map(|port| fixture.flows_of(port));
     assert_eq!(counts(&fixture), [[0, 0], [0, 1]]);
     assert_eq!(fixture.table.entry(slot).sender(true), Side::Responder);
-    fixture.table.remove(slot, &mut fixture.workers[0]);
+    fixture.table.remove(slot, None, &mut fixture.workers[0]);
     assert_eq!(counts(&fixture), [[0, 0]; 2]);
 }
 

@@ -12,10 +12,10 @@ fn an_inserted_flow_is_found_until_it_is_removed() {
     assert_eq!(fixture.find(&key(2)), None);
     assert_eq!(fixture.table.entry(slot).sender(true), Side::Initiator);
     assert_eq!(fixture.table.entry(slot).sender(false), Side::Responder);
-    fixture.table.remove(slot, &mut fixture.workers[0]);
+    fixture.table.remove(slot, None, &mut fixture.workers[0]);
     assert_eq!((fixture.find(&key(1)), fixture.table.len()), (None, 0));
     assert_eq!((fixture.workers[0].inserted, fixture.workers[0].ended), (1, 1));
-    fixture.table.remove(slot, &mut fixture.workers[0]);
+    fixture.table.remove(slot, None, &mut fixture.workers[0]);
     assert_eq!(fixture.workers[0].ended, 1, "an ended flow does not end again");
 }
 
@@ -29,7 +29,7 @@ fn a_full_table_finds_every_flow_in_its_first_or_second_bucket() {
         assert_eq!(slots.len(), keys.len());
         for key in &keys {
             let slot = fixture.find(key).unwrap();
-            fixture.table.remove(slot, &mut fixture.workers[0]);
+            fixture.table.remove(slot, None, &mut fixture.workers[0]);
         }
         assert_eq!(fixture.table.len(), 0);
         assert!(

@@ -44,7 +44,7 @@ proptest! {
                 Step::Remove { port } => {
                     let found = fixture.find(&key(port));
                     prop_assert_eq!(found.is_some(), model.remove(&port).is_some());
-                    found.into_iter().for_each(|slot| fixture.table.remove(slot, &mut fixture.workers[0]));
+                    found.into_iter().for_each(|slot| fixture.table.remove(slot, None, &mut fixture.workers[0]));
                 }
                 Step::Touch { port } => {
                     let found = fixture.find(&key(port));

@@ -9,7 +9,7 @@ fn a_slot_is_not_used_again_while_a_worker_may_hold_it() {
     // Worker 1 is in a batch that has the slot number; worker 0 ends the flow and starts further batches.
     fixture.start_batch(1);
     let slot = fixture.find(&keys[0]).unwrap();
-    fixture.table.remove(slot, &mut fixture.workers[0]);
+    fixture.table.remove(slot, None, &mut fixture.workers[0]);
     let mut refused = 0;
     for port in 100..200 {
         fixture.start_batch(0);
@@ -32,7 +32,7 @@ fn an_offline_worker_does_not_delay_reclamation() {
     let keys = fixture.fill(32, FlowState::UdpOneWay);
     fixture.table.offline(&fixture.workers[1]);
     let slot = fixture.find(&keys[0]).unwrap();
-    fixture.table.remove(slot, &mut fixture.workers[0]);
+    fixture.table.remove(slot, None, &mut fixture.workers[0]);
     (0..4).for_each(|_| fixture.start_batch(0));
     assert_eq!(fixture.table.tag(slot), FREE);
 }
@@ -46,12 +46,12 @@ fn a_worker_with_a_full_retired_queue_removes_no_flow() {
     }
     for key in &keys {
         let slot = fixture.find(key).unwrap();
-        fixture.table.remove(slot, &mut fixture.workers[0]);
+        fixture.table.remove(slot, None, &mut fixture.workers[0]);
     }
     assert_eq!(fixture.table.len(), 10);
     fixture.start_batches();
     let rest: Vec<Slot> = keys.iter().filter_map(|key| fixture.find(key)).collect();
-    rest.into_iter().for_each(|slot| fixture.table.remove(slot, &mut fixture.workers[0]));
+    rest.into_iter().for_each(|slot| fixture.table.remove(slot, None, &mut fixture.workers[0]));
     assert_eq!(fixture.table.len(), 0);
 }
 

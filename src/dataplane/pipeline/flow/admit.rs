@@ -54,13 +54,15 @@ pub(in crate::dataplane::pipeline) fn admit(
     Some(state)
 }
 
-/// Describes the flow that a packet opens, for conntrack; `None` where one of its ports is closed. `hop` is the hop of the packet.
+/// Describes the flow that a packet opens, for conntrack; `None` where one of its ports is closed. `hop` is the hop of the packet,
+/// `translated` tells whether it was sent to a virtual address.
 #[inline(always)]
 pub(in crate::dataplane::pipeline) fn new_flow(
     context: &Context<'_>,
     packet_flow: &PacketFlow,
     init: FlowInit,
     hop: Option<u16>,
+    translated: bool,
     (state, tcp): InitialState,
 ) -> Option<NewFlow> {
     let FlowInit { opened_by_low, from: from_id, to: to_id } = init;
@@ -73,6 +75,7 @@ pub(in crate::dataplane::pipeline) fn new_flow(
         policy_epoch: context.snapshot.generation,
         state,
         tcp,
+        translated,
         hops: if packet_flow.from_low { [hop, None] } else { [None, hop] },
     })
 }

@@ -3,11 +3,11 @@
 use super::admit::{admit, new_flow};
 use super::init::{FlowInit, flow_of};
 use super::state::{StateUpdate, update_state};
-use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{PacketFlow, Slot};
+use crate::dataplane::conntrack::{PacketFlow, Slot, event};
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::{DropReason, FlowEventKind};
 
 /// Applies packet `i` to the flow in `slot`: changes its state, and counts the packet. `hop` is the hop of the packet where the caller
 /// knows it: a connection that the packet reopens remembers it.
@@ -45,14 +45,22 @@ fn reopen_flow(
     let admitted = admit(batch, i, context, || match (snapshot.port(init.from), snapshot.port(init.to)) {
         (Some(from), Some(to)) => {
             let flow = flow_of(&packet_flow.key, init.opened_by_low);
-            snapshot.evaluate(&flow, from, to, Some(context.worker))
+            snapshot.evaluate_new(&flow, from, to, Some(context.worker))
         }
         _ => Some(DropReason::NoRoute),
     });
     let Some(state) = admitted else { return };
-    match new_flow(context, packet_flow, init, hop, state) {
+    match new_flow(context, packet_flow, init, hop, batch.packets[i].translated, state) {
         Some(new) => {
+            let before = |_| context.conntrack.before_restart(slot, &packet_flow.key, context.now_ms);
+            let ended = context.events.map(before);
             context.conntrack.restart(slot, &new, context.now_ms);
+            if let (Some(events), Some(ended)) = (context.events, ended) {
+                // A walk over the table does not meet the ended flow any more.
+                events.add_ended(ended);
+                let entry = context.conntrack.entry(slot);
+                events.add(event(FlowEventKind::Opened, &packet_flow.key, entry));
+            }
             count(batch, i, context, packet_flow, slot);
         }
         None => batch.drop(i, DropReason::NoRoute),

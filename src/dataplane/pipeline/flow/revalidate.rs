@@ -1,10 +1,10 @@
 //! Revalidation of flows that an earlier generation has evaluated.
 
 use super::init::flow_of;
-use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{FlowWord, PacketFlow, Side, Slot, WorkerState};
+use crate::dataplane::conntrack::{FlowWord, PacketFlow, Side, Slot, WorkerState, event};
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::{DropReason, FlowEnd, FlowEventKind};
 
 /// Result of the evaluation of a known flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(in crate::dataplane::pipeline) fn revalidate(
             return Revalidation::Dropped;
         }
         // The address belongs to another endpoint, which inherits no flow.
-        context.conntrack.remove(slot, worker_state);
+        context.conntrack.remove(slot, Some(FlowEnd::PodGone), worker_state);
         return Revalidation::Removed;
     }
     // A flow that stays allowed has been counted when it was inserted.
@@ -52,13 +52,23 @@ pub(in crate::dataplane::pipeline) fn revalidate(
     if let Some(reason) = evaluate(None).and_then(|_| evaluate(Some(context.worker))) {
         // While no tables are loaded no packet passes, and no flow has been decided on.
         if snapshot.rules().is_some() || reason != DropReason::UnknownPod {
-            context.conntrack.remove(slot, worker_state);
+            context.conntrack.remove(slot, Some(FlowEnd::Policy), worker_state);
         }
         batch.drop(i, reason);
+        if opened_by_low != *from_low {
+            batch.denied_replies.push(i as u16);
+        }
         return Revalidation::Dropped;
     }
     if let Some((port, _)) = origin {
         context.conntrack.set_owner_port(slot, port);
+    }
+    if let Some(events) = context.events {
+        // Each end is revalidated by a packet of its own. The first of both is told.
+        let entry = context.conntrack.entry(slot);
+        if entry.policy_epoch_is_before(snapshot.generation) {
+            events.add(event(FlowEventKind::Revalidated, key, entry));
+        }
     }
     Revalidation::Current
 }

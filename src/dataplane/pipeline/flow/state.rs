@@ -1,12 +1,12 @@
 //! State change of a known flow by one of its packets.
 
 use super::tcp_segment::tcp_segment;
-use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{Entry, Outcome, PacketFlow, Side, Slot};
+use crate::dataplane::conntrack::{Entry, FlowState, Outcome, PacketFlow, QuotaClass, Side, Slot, event};
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::verify_checksum::{self, Checksum};
+use crate::dataplane::{DropReason, FlowEnd, FlowEventKind};
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
 
@@ -71,7 +71,7 @@ fn update_tcp(
         Checksum::Right
     };
     if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &after) {
-        context.conntrack.on_state_change(slot, before.state, after.state);
+        note_change(context, flow, slot, before.state, after.state);
     }
     (outcome, verified)
 }
@@ -93,7 +93,19 @@ fn update_other(
         verified == Checksum::Right || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
     if next != state && is_enough {
         entry.set_state(state, next);
-        context.conntrack.on_state_change(slot, state, next);
+        note_change(context, flow, slot, state, next);
     }
     (outcome, verified)
+}
+
+/// Follows a change of the state of the flow in `slot`. Those who follow flows learn that a connection is closed.
+#[inline(always)]
+fn note_change(context: &Context<'_>, flow: &PacketFlow, slot: Slot, old: FlowState, new: FlowState) {
+    if context.conntrack.on_state_change(slot, old, new)
+        && let Some(events) = context.events
+        && new.class() == QuotaClass::Ended
+    {
+        let entry = context.conntrack.entry(slot);
+        events.add(event(FlowEventKind::Closed(FlowEnd::Finished), &flow.key, entry));
+    }
 }

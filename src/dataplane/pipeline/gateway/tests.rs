@@ -302,6 +302,8 @@ fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
         ("10.0.0.2", "10.0.0.3", too_big, 3, 4, [0, 0, 5, 120], 548),
         ("fd00::2", "fd00::3", IcmpError::TimeExceeded, 3, 0, [0; 4], 1232),
         ("fd00::2", "fd00::3", too_big, 2, 0, [0, 0, 5, 120], 1232),
+        ("10.0.0.2", "10.0.0.3", IcmpError::Prohibited, 3, 13, [0; 4], 548),
+        ("fd00::2", "fd00::3", IcmpError::Prohibited, 1, 1, [0; 4], 1232),
     ];
     for (src, dst, what, kind, code, rest, quote_bytes_max) in cases {
         for (payload_bytes, vlan) in [(0, None), (11, Some(5)), (1452, None), (3000, Some(4094))] {
@@ -361,5 +363,42 @@ fn neighbor_requests_are_arp_and_solicitations() {
         request.payload.extend(mac);
         let request = Spec { src_mac: mac, vlan: (vlan != 0).then_some(vlan), ..request };
         assert_eq!(bench.bytes(), request.bytes());
+    }
+}
+
+#[test]
+fn a_reset_answers_a_segment_as_its_closed_port_would() {
+    use crate::net::tcp::Flags;
+    let cases = [
+        // Control bits and payload of the segment, and the sequence, acknowledgement and control bits of the answer.
+        (Flags::SYN, 0, (0, 8, Flags::RST | Flags::ACK)),
+        (Flags::PSH, 100, (0, 107, Flags::RST | Flags::ACK)),
+        (Flags::SYN | Flags::ACK, 0, (90, 0, Flags::RST)),
+        (Flags::ACK | Flags::FIN, 1400, (90, 0, Flags::RST)),
+    ];
+    for (src, dst) in [("10.0.0.2", "10.0.0.3"), ("fd00::2", "fd00::3")] {
+        for (flags, payload_bytes, expected) in cases {
+            for vlan in [None, Some(5)] {
+                let transport =
+                    Transport::Tcp { ports: [1000, 80], flags, sequence: 7, acknowledgement: 90, window: 9 };
+                let (dst_mac, payload) = (Gateway::default().mac.0, vec![0x5a; payload_bytes]);
+                let spec = Spec {
+                    src_mac: POD_MAC,
+                    dst_mac,
+                    vlan,
+                    payload,
+                    ..Spec::new(ip(src), ip(dst), transport)
+                };
+                let mut bench = Bench::new(&spec.bytes(), whole_snapshot());
+                assert!(reject::reset(&bench.umem, &mut bench.frame, &bench.packet));
+                frames::check(bench.bytes()).unwrap();
+                let is = Bench::new(bench.bytes(), whole_snapshot()).packet;
+                assert_eq!((is.src_mac(), is.dst_mac()), (bench.snapshot.mac, Mac(POD_MAC)));
+                assert_eq!((unpack(is.src), unpack(is.dst), is.vlan), (ip(dst), ip(src), vlan.unwrap_or(0)));
+                assert_eq!((is.src_port, is.dst_port), (80, 1000));
+                assert_eq!((is.sequence, is.acknowledgement, is.flags), expected, "{spec:?}");
+                assert_eq!(is.ip_bytes(), if is_v4(is.src) { 40 } else { 60 });
+            }
+        }
     }
 }

@@ -47,7 +47,10 @@ pub(in crate::dataplane::pipeline) fn check_virtio_headers(batch: &mut Batch, co
                 let packet = &batch.packets[i];
                 let hdr_len =
                     usize::from(packet.l4) + transport_header_bytes(packet, context.umem.data(frame));
-                context.umem.set_virtio_header(frame, VirtioNet { hdr_len: hdr_len as u16, ..header });
+                let header = VirtioNet { hdr_len: hdr_len as u16, ..header };
+                let further = header.segments(usize::from(packet.end)) as u64 - 1;
+                context.stats.port(batch.in_ports[i]).received_segments.add(further);
+                context.umem.set_virtio_header(frame, header);
                 continue;
             }
             HeaderCheck::Inner => finish_inner(context.umem, frame, &header),

@@ -11,7 +11,7 @@ use crate::net::flow::Protocol;
 use crate::policy::objects::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
     LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object, Peer, Peers, Pod,
-    PodScope, PortMatch, Ports, Requirement, Tier,
+    PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
 };
 use crate::policy::store::{Change, NAMESPACE_NAME_LABEL, ObjectName};
 use crate::tables::{PodName, PolicyKind};
@@ -115,6 +115,7 @@ pub(super) fn pod() -> impl Strategy<Value = Pod> {
             host_ips,
             host_network: fate == 0,
             finished: fate == 1,
+            readiness: Readiness::default(),
             ports,
         },
     )
@@ -150,6 +151,7 @@ pub(super) fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             ingress,
             egress,
             ignored: Vec::new(),
+            audited: false,
         },
     )
 }
@@ -190,6 +192,7 @@ pub(super) fn cluster_policy() -> impl Strategy<Value = ClusterNetworkPolicy> {
             subject,
             ingress,
             egress,
+            audited: false,
         },
     )
 }

@@ -129,7 +129,7 @@ impl History {
         );
         if flow.policy_epoch[end] < self.generation {
             if self.denied[number][usize::from(flow.opened_by_low)] {
-                table.remove(slot, &mut self.fixture.workers[worker]);
+                table.remove(slot, None, &mut self.fixture.workers[worker]);
                 self.flows[number] = None;
                 return;
             }
@@ -241,6 +241,7 @@ impl History {
             policy_epoch: Generation(self.generation),
             state,
             tcp,
+            translated: false,
             hops: flow.hops,
         };
         if let Some(slot) = slot {

@@ -1,0 +1,5 @@
+//! Binary `palisade-cni`, the CNI plugin.
+
+fn main() -> std::process::ExitCode {
+    palisade::cni::main()
+}

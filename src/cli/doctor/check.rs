@@ -1,0 +1,55 @@
+//! A condition that was checked, and its remedy.
+
+use serde::Serialize;
+
+/// Outcome of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// As it should be.
+    Ok,
+    /// Needs a remedy.
+    Finding,
+    /// Not visible to this process.
+    Unseen,
+}
+
+/// A condition and its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Check {
+    pub(super) state: State,
+    /// Part of the node, such as `kernel` or `interface eth0`.
+    pub(super) subject: String,
+    /// Condition, in words.
+    pub(super) what: String,
+    /// Step that ends the finding, or that makes the condition visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remedy: Option<String>,
+}
+
+impl Check {
+    pub(super) fn ok(subject: &str, what: impl Into<String>) -> Check {
+        Check { state: State::Ok, subject: subject.to_owned(), what: what.into(), remedy: None }
+    }
+
+    pub(super) fn finding(subject: &str, what: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { state: State::Finding, remedy: Some(remedy.into()), ..Check::ok(subject, what) }
+    }
+
+    pub(super) fn unseen(subject: &str, what: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { state: State::Unseen, ..Check::finding(subject, what, remedy) }
+    }
+
+    /// A finding if `bad`.
+    pub(super) fn unless(
+        bad: bool,
+        subject: &str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Check {
+        if bad { Check::finding(subject, what, remedy) } else { Check::ok(subject, what) }
+    }
+}
+
+/// Remedy of a check that needs a privilege.
+pub(super) const AS_ROOT: &str = "run `palisade doctor` as root";

@@ -1,0 +1,138 @@
+//! Checks of the interfaces that a configuration names.
+
+use std::fs;
+use std::net::IpAddr;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::check::{AS_ROOT, Check};
+use crate::config::{Config, PortConfig};
+use crate::control::protocol::PortInfo;
+use crate::dataplane::PortKind;
+use crate::limits::MTU_MAX;
+use crate::netlink::{Interface, NetlinkError, NetworkNamespace};
+use crate::xdp::{XdpError, has_program_of_switch};
+
+/// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
+const IPV6_MTU_MIN: u32 = 1280;
+
+/// Checks the interfaces of all ports. `running` has the ports of the running switch.
+pub(super) fn checks(config: &Config, running: Option<&[PortInfo]>) -> Vec<Check> {
+    let workers = config.dataplane_settings().map_or(1, |settings| settings.cores.len());
+    let of_port = |port: &PortConfig| match &port.namespace {
+        Some(namespace) => vec![tap_namespace(port, namespace)],
+        None => of_interface(port, workers, running),
+    };
+    config.ports.iter().flat_map(of_port).collect()
+}
+
+fn tap_namespace(port: &PortConfig, namespace: &str) -> Check {
+    let subject = format!("port {}", port.name);
+    match fs::metadata(NetworkNamespace::path_of(namespace)) {
+        Ok(_) => Check::ok(&subject, format!("network namespace {namespace} is there")),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Check::unseen(&subject, format!("network namespace {namespace}: {error}"), AS_ROOT)
+        }
+        Err(error) => Check::finding(
+            &subject,
+            format!("network namespace {namespace} is not there: {error}"),
+            format!("ip netns add {namespace}, or correct the port's namespace"),
+        ),
+    }
+}
+
+fn of_interface(port: &PortConfig, workers: usize, running: Option<&[PortInfo]>) -> Vec<Check> {
+    let name = port.interface.as_deref().unwrap_or(&port.name);
+    let subject = &format!("interface {name}");
+    let interface = match Interface::find(name) {
+        Ok(interface) => interface,
+        Err(NetlinkError::NoInterface { .. }) => {
+            let remedy = "create it before the switch starts, or correct its name ([[ports]] interface)";
+            return vec![Check::finding(subject, "does not exist", remedy)];
+        }
+        Err(error) => return vec![Check::unseen(subject, error.to_string(), AS_ROOT)],
+    };
+    let mut checks = vec![state(subject, port, &interface), mtu(subject, port, &interface)];
+    checks.push(queues(subject, &interface, workers));
+    let open = running.into_iter().flatten().find(|open| open.report.interface_index == interface.index);
+    checks.push(match open {
+        Some(open) => {
+            let mode = if open.report.native { "in the driver" } else { "in the generic hook" };
+            let copies = if open.report.zero_copy { "zero-copy" } else { "with a copy" };
+            Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch"))
+        }
+        None => program(subject, &interface, running.is_some()),
+    });
+    checks
+}
+
+fn state(subject: &str, port: &PortConfig, interface: &Interface) -> Check {
+    let name = &interface.name;
+    let driver = fs::read_link(format!("/sys/class/net/{name}/device/driver")).ok();
+    let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let kind = interface.kind.clone().or(driver).unwrap_or_else(|| "unknown driver".to_owned());
+    if !interface.is_up {
+        return Check::finding(subject, format!("{kind}, is down"), format!("ip link set {name} up"));
+    }
+    let peer = match port.kind {
+        PortKind::Uplink => "check its cable, or the other end",
+        _ => "set the other end up (`ip -n NAMESPACE link set eth0 up`)",
+    };
+    let what = if interface.has_carrier { "is up" } else { "is up and has no carrier" };
+    Check::unless(!interface.has_carrier, subject, format!("{kind}, {what}"), peer)
+}
+
+fn mtu(subject: &str, port: &PortConfig, interface: &Interface) -> Check {
+    let (name, mtu) = (&interface.name, interface.mtu);
+    let has_ipv6 = port.pod_addresses.iter().chain(&port.addresses).any(IpAddr::is_ipv6);
+    if mtu as usize > MTU_MAX {
+        let what = format!("MTU {mtu} exceeds the switch's {MTU_MAX}");
+        return Check::finding(subject, what, format!("ip link set {name} mtu {MTU_MAX}, at both ends"));
+    }
+    let too_small = has_ipv6 && mtu < IPV6_MTU_MIN;
+    let what = if too_small { format!("MTU {mtu} carries no IPv6") } else { format!("MTU {mtu}") };
+    Check::unless(too_small, subject, what, format!("ip link set {name} mtu 1500, at both ends"))
+}
+
+fn queues(subject: &str, interface: &Interface, workers: usize) -> Check {
+    let (name, queues) = (&interface.name, interface.queues());
+    let what = format!("{queues} queues for {workers} workers");
+    let remedy = match interface.kind.as_deref() {
+        Some("veth") => format!(
+            "make the pair anew with `numrxqueues {workers} numtxqueues {workers}` at both ends: other workers copy"
+        ),
+        _ => format!("ethtool -L {name} combined {workers}, or fewer workers.cores: other workers copy"),
+    };
+    Check::unless(usize::from(queues) < workers, subject, what, remedy)
+}
+
+/// Whether this process sees the names of programs (`bpf_capable()` of the kernel).
+fn sees_programs() -> bool {
+    let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    held.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::BPF)
+}
+
+fn program(subject: &str, interface: &Interface, is_running: bool) -> Check {
+    let name = &interface.name;
+    match has_program_of_switch(interface) {
+        Ok(false) => Check::ok(subject, "no XDP program"),
+        Ok(true) if is_running => Check::ok(subject, "has an XDP program of a switch"),
+        Ok(true) => Check::finding(
+            subject,
+            "has the XDP program of a switch that does not run: every frame is dropped",
+            format!(
+                "start the switch; or give the interface up: remove its pin below [xdp] pin_directory, or \
+                 `ip link set dev {name} xdp off`"
+            ),
+        ),
+        Err(XdpError::ForeignProgram { id, .. }) if !sees_programs() => {
+            Check::unseen(subject, format!("has an XDP program (id {id}) of an unknown owner"), AS_ROOT)
+        }
+        Err(error @ XdpError::ForeignProgram { .. }) => Check::finding(
+            subject,
+            error.to_string().split(": ").next().unwrap_or_default(),
+            format!("stop the program that has attached it, or `ip link set dev {name} xdp off`"),
+        ),
+        Err(error) => Check::unseen(subject, error.to_string(), AS_ROOT),
+    }
+}

@@ -1,0 +1,103 @@
+//! Thread that moves samples of dropped frames, and events of flows, from the workers to the log and to readers.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::control::deny_log::DenyLog;
+use crate::control::drops::describe;
+use crate::control::flows::{EventStream, KeptNames, Selection, describe_events};
+use crate::control::protocol::{FlowQuery, FlowSort};
+use crate::control::server::avoid_worker_cores;
+use crate::control::{ApiError, Switch};
+use crate::dataplane::DropSamples;
+use crate::threads;
+
+/// Interval of collection. Workers keep the samples of twice that time.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Running collector. Dropping it stops the thread.
+pub(crate) struct DropCollector {
+    /// Stops the thread when it is closed.
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DropCollector {
+    /// Collects the drops of a switch.
+    pub(crate) fn start(switch: &Arc<Switch>) -> io::Result<DropCollector> {
+        let (stop, stopped) = sync_channel(0);
+        let switch = switch.clone();
+        let thread = threads::spawn("palisade-drops", move || {
+            avoid_worker_cores(&switch.status().cores);
+            let mut deny_log = DenyLog::new(switch.settings.denied_interval);
+            let mut names = KeptNames::default();
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                switch.collect_drops(&mut deny_log, &mut names);
+                switch.captures.expire(&*switch.dataplane);
+                switch.rehearsal.walk(&switch.state.load_full(), &*switch.dataplane);
+                switch.walk_audit();
+            }
+        })?;
+        Ok(DropCollector { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for DropCollector {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // A panic of the thread has ended the process.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Switch {
+    /// Moves the samples of the workers to the logs, with the names and policies of this moment.
+    fn collect_drops(&self, deny_log: &mut DenyLog, names: &mut KeptNames) {
+        deny_log.report();
+        let DropSamples { samples, now_ms, lost } = self.dataplane.take_drop_samples();
+        let is_followed = self.followers.is_any();
+        if !is_followed {
+            *names = KeptNames::default();
+        }
+        if samples.is_empty() && !is_followed {
+            return;
+        }
+        let state = self.state.load_full();
+        let record = |sample| describe(sample, now_ms, &state, |flow| self.dataplane.path(flow));
+        let records: Vec<_> = samples.iter().map(record).collect();
+        records.iter().for_each(|record| deny_log.add(record));
+        if is_followed {
+            let events = self.dataplane.take_flow_events();
+            names.update(&state);
+            let lines = describe_events(&events, &records, names, &*self.dataplane);
+            self.followers.send(&lines, events.lost, &*self.dataplane);
+        }
+        self.ipfix.note_denied(&records);
+        self.rehearsal.judge_denied(&records, &state, &*self.dataplane);
+        let mut log = self.drop_log.lock().unwrap_or_else(PoisonError::into_inner);
+        records.into_iter().for_each(|record| log.add(record));
+        log.lost = lost;
+    }
+
+    /// Begins a stream of events of the flows that `query` selects, for a client that `only_reads` or another.
+    pub(in crate::control) fn follow_flows(
+        &self,
+        query: &FlowQuery,
+        only_reads: bool,
+    ) -> Result<EventStream, ApiError> {
+        if query.limit.is_some() || query.sort != FlowSort::default() || query.by_pod || query.all {
+            let reason = "events take filters only: pod, address, port, protocol and state".to_owned();
+            return Err(ApiError::Field { field: "query", reason });
+        }
+        let selection = Selection::new(query, &self.state.load_full())?;
+        self.followers.add(selection, only_reads, &*self.dataplane)
+    }
+
+    /// Ends all streams of events, because the switch stops.
+    pub(in crate::control) fn close_streams(&self) {
+        self.followers.close(&*self.dataplane);
+    }
+}

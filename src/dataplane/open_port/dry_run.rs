@@ -1,0 +1,104 @@
+//! Dataplane that opens no port: it checks whether the interfaces of ports are there and usable, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use super::{missing_queues, usable_queues};
+use crate::dataplane::api::DataplaneApi;
+use crate::dataplane::core::Core;
+use crate::dataplane::fib::port::PortView;
+use crate::dataplane::{
+    ConntrackSettings, DesiredState, FlowMemory, FlowPath, NotTaken, PortError, PortKind, PortReport,
+    PortSpec, Settings, StartError, uplink,
+};
+use crate::ids::{Generation, PortId};
+use crate::limits::MTU_MAX;
+use crate::net::flow::FlowKey;
+use crate::netlink::{Interface, NetworkNamespace};
+
+/// Capacity of the flow table, which stays empty.
+const FLOWS: usize = 1024;
+
+/// Dataplane for the check of a configuration.
+pub struct DryRun {
+    core: Core,
+    /// Index of each port's interface in the node's network namespace.
+    interfaces: Mutex<BTreeMap<PortId, u32>>,
+}
+
+impl DryRun {
+    /// Creates a dataplane without threads, files and sockets for AF_XDP. `settings` are those of the switch to check.
+    pub fn new(settings: &Settings) -> Result<DryRun, StartError> {
+        let conntrack =
+            ConntrackSettings { flows_max: FLOWS, memory: FlowMemory::Process, ..settings.conntrack.clone() };
+        let core = Core::new(&Settings { conntrack, huge_pages: false, ..settings.clone() }, Instant::now())?;
+        Ok(DryRun { core, interfaces: Mutex::default() })
+    }
+
+    /// Finds the interface of a port, and the warnings about it.
+    fn examine(&self, spec: &PortSpec) -> Result<(Interface, Vec<String>), PortError> {
+        let interface = Interface::find(&spec.interface)?;
+        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if interfaces.values().any(|index| *index == interface.index) {
+            return Err(PortError::Taken { interface: spec.interface.clone() });
+        }
+        let workers = self.core.workers() as u16;
+        let queues = usable_queues(&interface, workers, MTU_MAX)?;
+        let mut warnings = missing_queues(&interface, queues, workers);
+        if spec.kind == PortKind::Uplink {
+            uplink::check_prefixes(&spec.interface, &self.core.desired().uplink_prefixes())?;
+            warnings.extend(uplink::probe(&interface, spec.vlan)?.warning);
+        }
+        Ok((interface, warnings))
+    }
+}
+
+impl DataplaneApi for DryRun {
+    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        let id = self.core.free_port(None)?;
+        let (interface, warnings) = match &spec.namespace {
+            Some(namespace) => {
+                // The device in the namespace is the switch's own to make.
+                NetworkNamespace::open(namespace).map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => PortError::NoNamespace { namespace: namespace.clone() },
+                    _ => {
+                        PortError::Kernel(format!("network namespace {namespace} cannot be opened: {error}"))
+                    }
+                })?;
+                (Interface::default(), Vec::new())
+            }
+            None => self.examine(spec)?,
+        };
+        let view = PortView::new(spec.kind, spec.vlan, interface.mtu.min(MTU_MAX as u32) as u16, None);
+        self.core.add_port(id, view, None, &|_, _| {});
+        if spec.namespace.is_none() {
+            self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).insert(id, interface.index);
+        }
+        Ok(PortReport {
+            id,
+            interface_index: interface.index,
+            program: 0,
+            mtu: interface.mtu,
+            queues: interface.queues(),
+            native: false,
+            zero_copy: false,
+            warnings,
+        })
+    }
+
+    fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {
+        self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+        self.core.remove_port(port, &|_, _| {});
+        Ok(())
+    }
+
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+        Ok(self.core.publish(&mut self.core.state(), Some(desired), &|_, _| {}))
+    }
+
+    fn path(&self, flow: &FlowKey) -> FlowPath {
+        self.core.path(flow)
+    }
+}

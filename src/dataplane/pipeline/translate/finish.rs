@@ -1,0 +1,122 @@
+//! Translations written into the frames that leave.
+
+use super::icmp_quote::translate_quote;
+use super::tuple::{Ends, replace_ends};
+use crate::dataplane::DropReason;
+use crate::dataplane::packet::{Kind, Packet};
+use crate::dataplane::pipeline::batch::{Batch, Disposition};
+use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::pipeline::verify_checksum::{Checksum, verify};
+use crate::dataplane::service::{Translation, TranslationKind};
+use crate::net::flow::Protocol;
+use crate::net::sctp;
+use crate::xdp::{Frame, Umem};
+
+/// Writes the translations of the batch into the frames of packets that leave.
+#[inline]
+pub(in crate::dataplane::pipeline) fn finish_translations(batch: &mut Batch, context: &Context<'_>) {
+    if !batch.translated.is_empty() {
+        finish_batch(batch, context);
+    }
+}
+
+#[inline(never)]
+fn finish_batch(batch: &mut Batch, context: &Context<'_>) {
+    for n in 0..batch.translated.len() {
+        let i = usize::from(batch.translated[n]);
+        let translation = batch.translations[i];
+        if translation.kind == TranslationKind::Hairpin && batch.dispositions[i] == Disposition::Consumed {
+            batch.dispositions[i] = Disposition::Pending;
+        }
+        if batch.is_pending(i) {
+            finish_packet(batch, i, context, translation);
+        }
+    }
+}
+
+/// Gives packets that do not leave their virtual destinations back, for the answers to their senders. Ends the translations of
+/// the batch.
+#[inline]
+pub(in crate::dataplane::pipeline) fn restore_destinations(batch: &mut Batch) {
+    while let Some(i) = batch.translated.pop() {
+        let i = usize::from(i);
+        let (packet, translation) = (&mut batch.packets[i], batch.translations[i]);
+        let is_dropped = matches!(batch.dispositions[i], Disposition::Dropped(_));
+        if is_dropped && translation.kind == TranslationKind::Forward {
+            (packet.dst, packet.dst_port) = (translation.address, translation.port);
+        }
+    }
+}
+
+fn finish_packet(batch: &mut Batch, i: usize, context: &Context<'_>, translation: Translation) {
+    let packet = &batch.packets[i];
+    let has_ports = packet.kind == Kind::Flow;
+    let port = |port: u16| has_ports.then_some(port);
+    let virtual_end = Some((translation.address, port(translation.port)));
+    let destination = Some((packet.dst, port(packet.dst_port)));
+    let ends = match translation.kind {
+        TranslationKind::Forward => Ends { src: None, dst: destination },
+        TranslationKind::Reply => Ends { src: virtual_end, dst: None },
+        TranslationKind::Hairpin => Ends { src: virtual_end, dst: destination },
+        TranslationKind::ErrorToClient | TranslationKind::ErrorToBackend => {
+            return finish_error(batch, i, context.umem, translation);
+        }
+    };
+    let (packet, frame) = (&batch.packets[i], &mut batch.frames[i]);
+    if packet.protocol == Protocol::SCTP && has_ports {
+        if !replace_sctp(context.umem, frame, packet, ends) {
+            batch.drop(i, DropReason::BadChecksum);
+        }
+        return;
+    }
+    replace_ends(context.umem.data_mut(frame), packet, ends);
+}
+
+/// Replaces ends of an SCTP packet, whose checksum covers the ports. Returns false for one whose checksum is wrong, or covers
+/// other fragments too.
+#[cold]
+fn replace_sctp(umem: &Umem, frame: &mut Frame, packet: &Packet, ends: Ends) -> bool {
+    let l4 = usize::from(packet.l4);
+    let before: Option<[u8; 4]> = umem.data(frame).get(l4..).and_then(|rest| rest.first_chunk().copied());
+    // A checksum that is wrong must stay wrong.
+    let checksum = verify(umem, frame, packet);
+    replace_ends(umem.data_mut(frame), packet, ends);
+    let after = umem.data(frame).get(l4..).and_then(|rest| rest.first_chunk().copied());
+    if before == after || packet.unfinished {
+        return true;
+    }
+    if checksum != Checksum::Right {
+        return false;
+    }
+    let field = l4 + sctp::CHECKSUM_OFFSET..l4 + sctp::CHECKSUM_OFFSET + 4;
+    let end = usize::from(packet.end);
+    umem.data_mut(frame)[field.clone()].fill(0);
+    let head = umem.data(frame);
+    let head_end = end.min(head.len());
+    let mut left = end - head_end;
+    let rest = umem.rest(frame).map_while(|part| {
+        let part = &part[..part.len().min(left)];
+        left -= part.len();
+        (!part.is_empty()).then_some(part)
+    });
+    let checksum = sctp::checksum(std::iter::once(&head[l4..head_end]).chain(rest));
+    umem.data_mut(frame)[field].copy_from_slice(&checksum);
+    true
+}
+
+/// Writes an ICMP error as its receiver expects it: about the packet that it has sent.
+#[cold]
+#[inline(never)]
+fn finish_error(batch: &mut Batch, i: usize, umem: &Umem, translation: Translation) {
+    let packet = &batch.packets[i];
+    let virtual_end = Some((translation.address, Some(translation.port)));
+    let (quoted, outer) = if translation.kind == TranslationKind::ErrorToClient {
+        // The backend itself may report; a router has an address of its own.
+        let outer = if translation.is_bound { Some((translation.address, None)) } else { None };
+        (Ends { src: None, dst: virtual_end }, Ends { src: outer, dst: None })
+    } else {
+        let backend = (packet.dst, Some(packet.dst_port));
+        (Ends { src: Some(backend), dst: None }, Ends { src: None, dst: Some((packet.dst, None)) })
+    };
+    translate_quote(umem.data_mut(&mut batch.frames[i]), packet, quoted, outer);
+}

@@ -1,0 +1,199 @@
+//! Destinations of packets to virtual addresses.
+
+use super::bind::has_flow;
+use super::destination::{refuse_other, set_destination};
+use super::hairpin::turn_reply_back;
+use super::pick::pick_backend;
+use crate::dataplane::conntrack::Key;
+use crate::dataplane::fib::port::PortView;
+use crate::dataplane::packet::{Kind, Packet};
+use crate::dataplane::pipeline::batch::Batch;
+use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::pipeline::parse::parse_quoted;
+use crate::dataplane::service::{BindingKey, BindingKind, Owner, ServiceFib, Translation, TranslationKind};
+use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::address::Address;
+use crate::net::flow::Protocol;
+use crate::net::icmp;
+
+/// Places of the packets of a batch that are translated, and their lookups.
+pub(crate) struct Translator {
+    /// Packets that may be to a virtual address.
+    candidates: Vec<u16>,
+    keys: Box<[(Key, bool, u64); BATCH_FRAMES_MAX]>,
+}
+
+impl Translator {
+    pub(crate) fn new() -> Translator {
+        Translator {
+            candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
+            keys: Box::new([(Key::default(), false, 0); BATCH_FRAMES_MAX]),
+        }
+    }
+}
+
+/// Translates the destinations of packets to virtual addresses.
+#[inline]
+pub(in crate::dataplane::pipeline) fn translate(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    translator: &mut Translator,
+) {
+    match context.snapshot.services() {
+        Some(services) => translate_batch(batch, context, translator, services),
+        None if context.bindings.awaits_services(context.now_ms) => translate_bound(batch, context),
+        None => {}
+    }
+}
+
+/// Translates packets of connections that the process before has bound, until Services are loaded.
+#[cold]
+#[inline(never)]
+fn translate_bound(batch: &mut Batch, context: &Context<'_>) {
+    for i in 0..batch.len() {
+        let packet = &batch.packets[i];
+        let may_be_bound = batch.is_pending(i)
+            && packet.kind == Kind::Flow
+            && packet.protocol.has_ports()
+            && packet.whole
+            && !packet.opens_connection();
+        if may_be_bound {
+            let (key, from_low) = Key::of(packet);
+            let key =
+                BindingKey { kind: BindingKind::Forward, key, from_low, hash: context.conntrack.hash(&key) };
+            match context.bindings.find(&key) {
+                Some(binding) if binding.address == packet.src || has_flow(context, packet, &binding) => {
+                    let is_checked = binding.idle_seconds(context.now_ms) == 0;
+                    set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+                }
+                None if context.bindings.has_hairpins() => {
+                    turn_reply_back(batch, i, context, &key);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[inline(never)]
+fn translate_batch(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    translator: &mut Translator,
+    services: &ServiceFib,
+) {
+    translator.candidates.clear();
+    for i in 0..batch.len() {
+        let packet = &batch.packets[i];
+        if batch.is_pending(i) && services.may_serve(packet.dst) && is_candidate(batch, i, context, services)
+        {
+            let (key, from_low) = Key::of(packet);
+            let hash = context.conntrack.hash(&key);
+            context.bindings.prefetch(hash);
+            translator.keys[i] = (key, from_low, hash);
+            translator.candidates.push(i as u16);
+        }
+    }
+    for n in 0..translator.candidates.len() {
+        let i = usize::from(translator.candidates[n]);
+        match batch.packets[i].kind {
+            Kind::Flow => translate_packet(batch, i, context, services, translator.keys[i]),
+            Kind::IcmpError => translate_error(batch, i, context, services),
+            // The stage `fragments` translates them, after the first ones of the batch.
+            Kind::LaterFragment | Kind::Arp | Kind::LinkLocal => {}
+        }
+    }
+}
+
+/// Whether a packet that passes the filter is to an address that Services have. One to the node is to a Service's port.
+#[inline]
+fn is_candidate(batch: &Batch, i: usize, context: &Context<'_>, services: &ServiceFib) -> bool {
+    let packet = &batch.packets[i];
+    match services.owner(packet.dst) {
+        None => false,
+        Some(Owner::Cluster | Owner::External) => true,
+        Some(Owner::Node) => {
+            // A pod that reaches itself replies to the port of its own end.
+            let may_be_own_reply = || {
+                context.bindings.has_hairpins()
+                    && context.snapshot.port(batch.in_ports[i]).is_some_and(PortView::is_pod)
+            };
+            packet.kind != Kind::Flow
+                || services.has_node_port(packet.protocol, packet.dst_port)
+                || may_be_own_reply()
+        }
+    }
+}
+
+/// Translates a packet of a flow, by the binding of its flow or to a backend for a new one.
+#[inline]
+fn translate_packet(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    services: &ServiceFib,
+    (key, from_low, hash): (Key, bool, u64),
+) {
+    let packet = &batch.packets[i];
+    // The transport checksum of a packet with a routing header covers another destination.
+    if !packet.protocol.has_ports() || !(packet.whole || packet.first_fragment) {
+        return refuse_other(batch, i, services);
+    }
+    let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
+    if let Some(binding) = context.bindings.find(&key) {
+        let is_current = binding.is_of(services.revision) && !packet.opens_connection();
+        // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.
+        let stays = is_current
+            || keeps_backend(packet)
+                && has_flow(context, packet, &binding)
+                && services.find(packet.dst, packet.protocol, packet.dst_port).is_some()
+            || services.find(packet.dst, packet.protocol, packet.dst_port).is_some_and(|found| {
+                found.entry.find(found.is_external, packet.is_v4, binding.address, binding.port).is_some()
+            });
+        if stays {
+            let is_checked = is_current && binding.idle_seconds(context.now_ms) == 0;
+            return set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+        }
+        context.bindings.remove(&key);
+    }
+    pick_backend(batch, i, context, services, &key);
+}
+
+/// Whether a packet belongs to a connection that outlives the backend's place in its lists.
+fn keeps_backend(packet: &Packet) -> bool {
+    packet.protocol != Protocol::UDP && !packet.opens_connection()
+}
+
+/// Translates an ICMP error about a reply, which the client has got from a virtual address.
+#[cold]
+#[inline(never)]
+fn translate_error(batch: &mut Batch, i: usize, context: &Context<'_>, services: &ServiceFib) {
+    let Some((quoted, (address, port))) = quoted_binding(batch, i, context) else {
+        return refuse_other(batch, i, services);
+    };
+    let packet = &mut batch.packets[i];
+    let kind = TranslationKind::ErrorToBackend;
+    batch.translations[i] = Translation { kind, is_bound: true, address: packet.dst, port: quoted.src_port };
+    // The stage `lookup` takes the quoted source from here.
+    (packet.dst, packet.dst_port, packet.translated) = (address, port, true);
+    batch.translated.push(i as u16);
+}
+
+/// The reply that an ICMP error quotes, and the backend that has sent it.
+fn quoted_binding(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Packet, (Address, u16))> {
+    let packet = &batch.packets[i];
+    let message = packet.transport(context.umem.data(&batch.frames[i]));
+    let mut quoted = Packet::default();
+    let is_about_reply = parse_quoted(message.get(icmp::HEADER_BYTES..)?, &mut quoted)
+        && packet.whole
+        && quoted.src == packet.dst
+        && quoted.protocol.has_ports();
+    if !is_about_reply {
+        return None;
+    }
+    let (key, from_virtual) = Key::of(&quoted);
+    let hash = context.conntrack.hash(&key);
+    let key = BindingKey { kind: BindingKind::Forward, key, from_low: !from_virtual, hash };
+    let binding = context.bindings.find(&key)?;
+    Some((quoted, (binding.address, binding.port)))
+}

@@ -1,0 +1,97 @@
+//! Packets of a pod to itself, by way of a Service.
+
+use super::bind::{bind, forward_key, revision};
+use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::Key;
+use crate::dataplane::fib::next_hop::Adjacency;
+use crate::dataplane::fib::port::PolicyMode;
+use crate::dataplane::packet::Packet;
+use crate::dataplane::pipeline::batch::{Batch, Disposition};
+use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::service::{BindingKey, BindingKind, Translation, TranslationKind};
+use crate::net::address::Address;
+
+/// Sends a packet of a pod to a Service whose backend is the pod itself back to it, from the virtual address: only so the
+/// pod's reply comes by the switch.
+#[cold]
+#[inline(never)]
+pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port: u16, is_bound: bool) {
+    let packet = &batch.packets[i];
+    let (client, virtual_end) = ((packet.src, packet.src_port), (packet.dst, packet.dst_port));
+    if !may_reach_itself(batch, i, context) {
+        return batch.drop(i, DropReason::UnknownPod);
+    }
+    if !packet.whole {
+        return batch.drop(i, DropReason::ServiceNoBackend);
+    }
+    let forward = forward_key(context, packet, virtual_end);
+    let is_new = context.bindings.find(&forward).is_none();
+    if !is_bound {
+        context.bindings.note_hairpin();
+        // The pod replies from the target port to the virtual address with the client's port.
+        let seen =
+            Packet { src: virtual_end.0, src_port: client.1, dst: client.0, dst_port: port, ..*packet };
+        let (key, from_low) = Key::of(&seen);
+        let hash = context.conntrack.hash(&key);
+        let back = BindingKey { kind: BindingKind::Hairpin, key, from_low, hash };
+        let owner = batch.in_ports[i];
+        if !bind(context, &forward, (client.0, port), owner) || !bind(context, &back, virtual_end, owner) {
+            return batch.drop(i, DropReason::TableFull);
+        }
+    }
+    if is_new
+        && let Some(services) = context.snapshot.services()
+        && let Some(found) = services.find(virtual_end.0, packet.protocol, virtual_end.1)
+        && let Some(pick) = found.entry.find(found.is_external, packet.is_v4, client.0, port)
+    {
+        found.entry.count_opened(found.is_external, packet.is_v4, pick.index);
+    }
+    send_to_itself(batch, i, context, (virtual_end.0, client.1), port);
+}
+
+/// Sends the reply of a pod to itself back to it, from the virtual address of its Service. Returns false for any other packet.
+#[cold]
+#[inline(never)]
+pub(super) fn turn_reply_back(batch: &mut Batch, i: usize, context: &Context<'_>, key: &BindingKey) -> bool {
+    let back = BindingKey { kind: BindingKind::Hairpin, from_low: !key.from_low, ..*key };
+    let Some(binding) = context.bindings.find(&back) else { return false };
+    if !may_reach_itself(batch, i, context) || !batch.packets[i].whole {
+        return false;
+    }
+    context.bindings.refresh(&binding, context.now_ms, revision(context));
+    let port = batch.packets[i].dst_port;
+    send_to_itself(batch, i, context, (binding.address, binding.port), port);
+    true
+}
+
+/// Whether the port of a packet has a pod with the packet's source address that policy does not keep closed.
+fn may_reach_itself(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
+    context.snapshot.port(batch.in_ports[i]).is_some_and(|port| {
+        port.is_pod() && port.owns(batch.packets[i].src) && port.policy_mode() != PolicyMode::Closed
+    })
+}
+
+/// Returns a packet to the port that it came from, with another source and with the pod's own address as destination. No
+/// later stage decides on it.
+fn send_to_itself(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    (address, source_port): (Address, u16),
+    port: u16,
+) {
+    let packet = &mut batch.packets[i];
+    let adjacency = context.snapshot.hop_number(packet.src).and_then(|hop| context.snapshot.adjacency(hop));
+    let Some(adjacency) = adjacency.filter(|adjacency| adjacency.out == batch.in_ports[i]) else {
+        return batch.drop(i, DropReason::NoRoute);
+    };
+    if packet.ttl <= 1 {
+        return batch.drop(i, DropReason::TtlExceeded);
+    }
+    batch.adjacencies[i] = Adjacency { mac: packet.src_bits, ..adjacency };
+    (packet.dst, packet.dst_port, packet.translated) = (packet.src, port, true);
+    let kind = TranslationKind::Hairpin;
+    batch.translations[i] = Translation { kind, is_bound: true, address, port: source_port };
+    batch.translated.push(i as u16);
+    batch.dispositions[i] = Disposition::Consumed;
+}

@@ -1,0 +1,194 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::net::address::from_v4;
+
+/// Key of a client's port and a virtual address, over IPv4 or IPv6, in set `set`.
+fn key(kind: BindingKind, number: u64, set: u64) -> BindingKey {
+    let address =
+        |host: u32| if number.is_multiple_of(2) { from_v4(host) } else { 0xfd << 120 | u128::from(host) };
+    let word = number << 16 | 0x50 | 6 << 32;
+    BindingKey {
+        kind,
+        key: Key::new(address(1), address(2), word & 0xff_ffff_ffff),
+        from_low: number.is_multiple_of(3),
+        hash: set << 40 | number,
+    }
+}
+
+const OWNER: PortId = PortId(3);
+
+/// Binds a key for a flow whose set has room.
+fn bind(bindings: &Bindings, key: &BindingKey, to: (Address, u16), now_ms: u32, revision: u16) {
+    assert!(bindings.bind(key, to, OWNER, now_ms, revision, |_| QuotaClass::Unassured));
+}
+
+#[test]
+fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
+    let bindings = Bindings::new(1).unwrap();
+    for number in 0..4 {
+        let forward = key(BindingKind::Forward, number, number);
+        bind(&bindings, &forward, (7, 8080), 5000, 9);
+        let found = bindings.find(&forward).unwrap();
+        assert_eq!((found.address, found.port, found.is_of(9), found.is_of(8)), (7, 8080, true, false));
+        assert_eq!(bindings.find(&BindingKey { kind: BindingKind::Reverse, ..forward }), None);
+        assert_eq!(bindings.find(&BindingKey { from_low: !forward.from_low, ..forward }), None);
+        bind(&bindings, &forward, (u128::MAX, 1), 5000, 9);
+        assert_eq!(bindings.find(&forward).map(|found| (found.address, found.port)), Some((u128::MAX, 1)));
+        bindings.remove(&forward);
+        assert_eq!(bindings.find(&forward), None);
+    }
+}
+
+#[test]
+fn a_refresh_keeps_time_and_revision() {
+    let bindings = Bindings::new(1).unwrap();
+    let key = key(BindingKind::Forward, 1, 1);
+    bind(&bindings, &key, (7, 8080), 0, 1);
+    let found = bindings.find(&key).unwrap();
+    assert_eq!(found.idle_seconds(10_240), 10);
+    bindings.refresh(&found, 10_240, 2);
+    let found = bindings.find(&key).unwrap();
+    assert_eq!((found.idle_seconds(10_240), found.is_of(2)), (0, true));
+    // The clock counts milliseconds in 32 bits.
+    bindings.refresh(&found, u32::MAX, 2);
+    assert_eq!(bindings.find(&key).unwrap().idle_seconds(1023), 1);
+}
+
+/// Binds keys of one set for a port, one second after the other. Returns the keys that have got a slot.
+fn fill(
+    bindings: &Bindings,
+    numbers: std::ops::Range<u64>,
+    owner: PortId,
+    class_of: impl Fn(u64) -> QuotaClass,
+) -> Vec<u64> {
+    let has_slot = |number: &u64| {
+        let key = key(BindingKind::Forward, *number, 1);
+        bindings.bind(&key, ((*number).into(), 1), owner, *number as u32 * 1024, 0, |held| {
+            class_of(held.to.0 as u64)
+        })
+    };
+    numbers.filter(has_slot).collect()
+}
+
+fn found(bindings: &Bindings, numbers: std::ops::Range<u64>) -> Vec<u64> {
+    numbers.filter(|number| bindings.find(&key(BindingKind::Forward, *number, 1)).is_some()).collect()
+}
+
+#[test]
+fn ports_without_end_take_no_slot_from_one_with_fewer_bindings() {
+    let bindings = Bindings::new(1).unwrap();
+    fill(&bindings, 0..2, PortId(1), |_| QuotaClass::Unassured);
+    for round in 1..20 {
+        let first = round * 100;
+        fill(&bindings, first..first + 50, PortId(2), |_| QuotaClass::Unassured);
+        fill(&bindings, first + 50..first + 100, PortId(4), |_| QuotaClass::Unassured);
+    }
+    assert_eq!(found(&bindings, 0..2), [0, 1]);
+    assert_eq!(found(&bindings, 2..2000).len(), WAYS - 2);
+}
+
+#[test]
+fn an_assured_flow_keeps_its_binding_even_from_its_own_port() {
+    let bindings = Bindings::new(1).unwrap();
+    let class = |number| if number < 4 { QuotaClass::Assured } else { QuotaClass::Unassured };
+    fill(&bindings, 0..4, PortId(1), class);
+    fill(&bindings, 100..200, PortId(1), class);
+    fill(&bindings, 200..300, PortId(2), class);
+    assert_eq!(found(&bindings, 0..100), [0, 1, 2, 3]);
+    // A set of assured flows has no slot for another.
+    let bindings = Bindings::new(1).unwrap();
+    assert_eq!(fill(&bindings, 0..100, PortId(1), |_| QuotaClass::Assured), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(fill(&bindings, 100..110, PortId(2), |_| QuotaClass::Assured).is_empty());
+    // Flows that have ended give theirs.
+    let class = |number| if number == 5 { QuotaClass::Ended } else { QuotaClass::Assured };
+    assert_eq!(fill(&bindings, 200..210, PortId(2), class), [200]);
+    assert_eq!(found(&bindings, 0..100), [0, 1, 2, 3, 4, 6, 7]);
+}
+
+#[test]
+fn a_slot_that_was_left_half_written_is_empty_afterwards() {
+    let bindings = Bindings::new(1).unwrap();
+    let (whole, torn) = (key(BindingKind::Forward, 1, 1), key(BindingKind::Forward, 2, 2));
+    bind(&bindings, &whole, (1, 1), 0, 0);
+    bind(&bindings, &torn, (2, 2), 0, 0);
+    let slot = bindings.find(&torn).unwrap().slot;
+    assert!(!bindings.awaits_services(5));
+    bindings.slots[slot].meta.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(bindings.find(&torn), None, "a writer is there");
+    bind(&bindings, &torn, (3, 3), 0, 0);
+    let bindings = Bindings::of(bindings.slots);
+    assert!(bindings.awaits_services(5));
+    assert_eq!(bindings.find(&whole).map(|found| found.port), Some(1));
+    assert_eq!(bindings.find(&torn).map(|found| found.port), Some(3), "it has taken another slot");
+}
+
+#[test]
+fn services_are_awaited_for_a_while_from_the_first_packet_on() {
+    let bindings = Bindings::new(1).unwrap();
+    bind(&bindings, &key(BindingKind::Forward, 1, 1), (1, 1), 0, 0);
+    let bindings = Bindings::of(bindings.slots);
+    let start = u32::MAX - 1000;
+    for after in [0, 1, 2000, AWAITED_PODS_MS - 1] {
+        assert!(bindings.awaits_services(start.wrapping_add(after)));
+    }
+    assert!(!bindings.awaits_services(start.wrapping_add(AWAITED_PODS_MS)));
+    assert!(!bindings.awaits_services(start), "it is over");
+    let bindings = Bindings::of(bindings.slots);
+    bindings.note_services();
+    assert!(!bindings.awaits_services(0));
+}
+
+#[test]
+fn readers_never_see_half_of_a_binding() {
+    let bindings = Bindings::new(1).unwrap();
+    let keys: Vec<BindingKey> = (0..40).map(|number| key(BindingKind::Forward, number, 1)).collect();
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..20_000u64 {
+                let number = n % keys.len() as u64;
+                let to = (number.into(), number as u16);
+                bind(&bindings, &keys[number as usize], to, n as u32, n as u16);
+                written.store(n, Ordering::Release);
+            }
+        });
+        while written.load(Ordering::Acquire) < 19_999 {
+            for (number, key) in keys.iter().enumerate() {
+                if let Some(found) = bindings.find(key) {
+                    assert_eq!((found.address, found.port), (number as u128, number as u16));
+                }
+            }
+        }
+    });
+}
+
+proptest! {
+    /// A binding that is found is the last one of its key. Few keys in many sets are all found.
+    #[test]
+    fn bindings_agree_with_a_map(
+        steps in prop::collection::vec((0..60u64, 0..4u64, any::<bool>(), any::<u128>()), 1..200),
+    ) {
+        let bindings = Bindings::new(1).unwrap();
+        let mut model = BTreeMap::new();
+        for (number, set, removes, address) in steps {
+            let key = key(BindingKind::Forward, number, set << 20 | set);
+            if removes {
+                bindings.remove(&key);
+                model.remove(&(number, set));
+            } else {
+                bind(&bindings, &key, (address, number as u16), 0, 0);
+                model.insert((number, set), address);
+            }
+            for (&(number, set), address) in &model {
+                let key = self::key(BindingKind::Forward, number, set << 20 | set);
+                if let Some(found) = bindings.find(&key) {
+                    prop_assert_eq!((found.address, found.port), (*address, number as u16));
+                }
+            }
+            prop_assert_eq!(bindings.find(&key).is_some(), model.contains_key(&(number, set)));
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Lookup of virtual addresses, a part of the snapshot.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::address_set::AddressSet;
+use super::local_addresses::LocalAddresses;
+use super::maglev::mix;
+use super::port_entry::PortEntry;
+use crate::dataplane::ServiceFlows;
+use crate::ids::Generation;
+use crate::net::address::{Address, pack};
+use crate::net::flow::Protocol;
+use crate::tables::{PersistentMap, ServicePort, ServicePortName, ServiceSet};
+
+/// Pages of the lookup. A change copies those that it writes.
+const PAGES: usize = 1024;
+/// Bits of the filter for each address, and in all.
+const FILTER_BITS_PER_ADDRESS: usize = 32;
+const FILTER_BITS: std::ops::RangeInclusive<usize> = 1024..=1 << 21;
+
+/// Address of the places of node ports.
+const NODE: Address = 0;
+
+/// Virtual addresses of a snapshot. Later snapshots share its unchanged parts.
+pub(crate) struct ServiceFib {
+    set: Arc<ServiceSet>,
+    pages: Box<[Arc<Vec<Place>>]>,
+    entries: PersistentMap<Arc<ServicePortName>, Arc<PortEntry>>,
+    /// Virtual addresses: those of all places but node ports.
+    addresses: AddressSet,
+    filter: Arc<Filter>,
+    /// Addresses at which node ports are served.
+    node_addresses: Arc<[Address]>,
+    local: Arc<LocalAddresses>,
+    /// Virtual addresses that a pod, the switch or the node has, in order: they are not virtual.
+    refused: Box<[Address]>,
+    /// Number of the last change: bindings to backends that were checked since then are current.
+    pub revision: u16,
+}
+
+/// A virtual address and its port of a Service.
+#[derive(Clone)]
+struct Place {
+    /// Virtual address, or [`NODE`].
+    address: Address,
+    port: u16,
+    protocol: Protocol,
+    is_external: bool,
+    entry: Arc<PortEntry>,
+}
+
+/// The Services' part in an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Services inside the cluster, and perhaps external ones.
+    Cluster,
+    /// Services with an external address.
+    External,
+    /// The node, whose ports may be Services'.
+    Node,
+}
+
+/// A port of a Service that serves a destination.
+#[derive(Clone, Copy)]
+pub(crate) struct ServiceMatch<'a> {
+    /// Port of the Service.
+    pub entry: &'a PortEntry,
+    /// Whether the destination is an external address or a node port.
+    pub is_external: bool,
+}
+
+impl ServiceFib {
+    /// Lays out the Services of the next snapshot, at the cost of their difference to those of the snapshot `before`.
+    pub(crate) fn next(
+        before: Option<&Arc<ServiceFib>>,
+        set: Option<&Arc<ServiceSet>>,
+        local: impl FnOnce() -> LocalAddresses,
+        generation: Generation,
+    ) -> Option<Arc<ServiceFib>> {
+        let set = set.filter(|set| !set.is_empty())?;
+        let local = local();
+        let is_same_set = |before: &&Arc<ServiceFib>| Arc::ptr_eq(&before.set, set);
+        if let Some(before) = before.filter(is_same_set).filter(|before| *before.local == local) {
+            return Some(before.clone());
+        }
+        let mut next = match before {
+            Some(before) => before.copy(),
+            None => ServiceFib::empty(),
+        };
+        let moved = before.map_or(Some(Vec::new()), |before| local.moved(&before.local));
+        next.local = Arc::new(local);
+        let (last, mut moves) = (next.set.clone(), last_addresses(&next) != set.node_addresses());
+        let mut changes = Vec::new();
+        last.ports().for_each_difference(set.ports(), |name, before, after| {
+            moves |= match (before, after) {
+                (Some(before), Some(after)) => {
+                    (&before.cluster, &before.external, before.node_port)
+                        != (&after.cluster, &after.external, after.node_port)
+                }
+                _ => true,
+            };
+            changes.push((name, before, after));
+        });
+        // All removals come first: an address may move from one port of a Service to another in one difference.
+        for (name, before, _) in &changes {
+            next.remove_places(name, before.map(|port| &**port));
+        }
+        for (name, _, after) in &changes {
+            next.set(name, after.map(|port| &**port));
+        }
+        next.lay_out_local(set, moved.as_deref());
+        if !Arc::ptr_eq(&last, set) {
+            next.revision = generation.0 as u16;
+        }
+        next.set = set.clone();
+        next.refuse_local();
+        if moves {
+            next.filter = Arc::new(Filter::of(&next));
+        }
+        Some(Arc::new(next))
+    }
+
+    fn empty() -> ServiceFib {
+        ServiceFib {
+            set: Arc::default(),
+            pages: vec![Arc::default(); PAGES].into(),
+            entries: PersistentMap::new(),
+            addresses: AddressSet::new(),
+            filter: Arc::new(Filter { words: Box::default() }),
+            node_addresses: Arc::default(),
+            local: Arc::default(),
+            refused: Box::default(),
+            revision: 0,
+        }
+    }
+
+    fn copy(&self) -> ServiceFib {
+        ServiceFib {
+            set: self.set.clone(),
+            pages: self.pages.clone(),
+            entries: self.entries.clone(),
+            addresses: self.addresses.clone(),
+            filter: self.filter.clone(),
+            node_addresses: self.node_addresses.clone(),
+            local: self.local.clone(),
+            refused: self.refused.clone(),
+            revision: self.revision,
+        }
+    }
+
+    /// Removes the destinations of a port as it was.
+    fn remove_places(&mut self, name: &ServicePortName, before: Option<&ServicePort>) {
+        for (address, port, is_external) in before.into_iter().flat_map(places) {
+            if address != NODE {
+                self.addresses.remove(address, is_external);
+            }
+            let page = Arc::make_mut(&mut self.pages[page_of(address, port, name.protocol)]);
+            if let Ok(place) = place_in(page, address, port, name.protocol) {
+                page.remove(place);
+            }
+        }
+    }
+
+    /// Lays out a port whose former destinations have been removed; `None` removes it.
+    fn set(&mut self, name: &Arc<ServicePortName>, after: Option<&ServicePort>) {
+        let last = self.entries.remove(&**name);
+        let Some(after) = after else { return };
+        let entry = Arc::new(PortEntry::new(after, last.as_deref(), &self.local));
+        for (address, port, is_external) in places(after) {
+            if address != NODE {
+                self.addresses.add(address, is_external);
+            }
+            let place = Place { address, port, protocol: name.protocol, is_external, entry: entry.clone() };
+            let page = Arc::make_mut(&mut self.pages[page_of(address, port, name.protocol)]);
+            match place_in(page, address, port, name.protocol) {
+                Ok(at) => page[at] = place,
+                Err(at) => page.insert(at, place),
+            }
+        }
+        self.entries.insert(name.clone(), entry);
+    }
+
+    /// Lays out ports again with backends at addresses that have come to this node or left it: all ports with `None`.
+    fn lay_out_local(&mut self, set: &ServiceSet, moved: Option<&[Address]>) {
+        let is_stale =
+            |entry: &PortEntry| moved.is_none_or(|moved| !moved.is_empty() && entry.has_backend_at(moved));
+        let stale = self.entries.iter().filter(|(_, entry)| is_stale(entry));
+        let stale: Vec<Arc<ServicePortName>> = stale.map(|(name, _)| name.clone()).collect();
+        for name in stale {
+            let port = set.ports().get(&*name).map(|port| &**port);
+            self.remove_places(&name, port);
+            self.set(&name, port);
+        }
+    }
+
+    /// Keeps Services from the addresses of this node: they have only ports of the node itself.
+    fn refuse_local(&mut self) {
+        let node_addresses = self.set.node_addresses().iter().map(|address| pack(*address));
+        self.node_addresses = node_addresses.filter(|address| !self.local.is_pod(*address)).collect();
+        let own = self.local.iter().chain(self.node_addresses.iter().copied());
+        let mut refused: Vec<Address> = own.filter(|own| self.addresses.find(*own).is_some()).collect();
+        refused.sort_unstable();
+        self.refused = refused.into();
+    }
+
+    /// Whether an address may be a virtual one, or the node's. False for nearly all others.
+    #[inline]
+    pub(crate) fn may_serve(&self, address: Address) -> bool {
+        self.filter.may_have(address)
+    }
+
+    /// The Services' part in an address. `None` for an address that they do not have.
+    #[inline]
+    pub(crate) fn owner(&self, address: Address) -> Option<Owner> {
+        match self.addresses.find(address).filter(|_| self.refused.binary_search(&address).is_err()) {
+            Some(true) => Some(Owner::Cluster),
+            Some(false) => Some(Owner::External),
+            None => self.node_addresses.contains(&address).then_some(Owner::Node),
+        }
+    }
+
+    /// Whether an address is that of a Service inside the cluster, on any port.
+    pub(crate) fn is_cluster_address(&self, address: Address) -> bool {
+        self.may_serve(address) && self.owner(address) == Some(Owner::Cluster)
+    }
+
+    /// Whether a port of the node is a Service's.
+    #[inline]
+    pub(crate) fn has_node_port(&self, protocol: Protocol, port: u16) -> bool {
+        self.find_place(NODE, protocol, port).is_some()
+    }
+
+    /// The port of a Service that serves a destination.
+    #[inline]
+    pub(crate) fn find(&self, address: Address, protocol: Protocol, port: u16) -> Option<ServiceMatch<'_>> {
+        match self.owner(address)? {
+            Owner::Cluster | Owner::External => self.find_place(address, protocol, port),
+            Owner::Node => self.find_place(NODE, protocol, port),
+        }
+    }
+
+    #[inline]
+    fn find_place(&self, address: Address, protocol: Protocol, port: u16) -> Option<ServiceMatch<'_>> {
+        let page = &self.pages[page_of(address, port, protocol)];
+        let place = &page[place_in(page, address, port, protocol).ok()?];
+        Some(ServiceMatch { entry: &place.entry, is_external: place.is_external })
+    }
+
+    /// Flows that the ports have opened.
+    pub(crate) fn flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        let flows = |(name, entry): (&Arc<ServicePortName>, &Arc<PortEntry>)| {
+            (ServicePortName::clone(name), entry.flows())
+        };
+        self.entries.iter().map(flows).collect()
+    }
+}
+
+fn last_addresses(fib: &ServiceFib) -> &[IpAddr] {
+    fib.set.node_addresses()
+}
+
+/// Destinations of a port: address, port, and whether they are external. A node port has the address [`NODE`].
+fn places(port: &ServicePort) -> impl Iterator<Item = (Address, u16, bool)> + '_ {
+    let cluster = port.cluster.iter().map(|address| (pack(address.ip()), address.port(), false));
+    let external = port.external.iter().map(|address| (pack(address.ip()), address.port(), true));
+    cluster.chain(external).chain(port.node_port.map(|port| (NODE, port, true)))
+}
+
+#[inline]
+fn page_of(address: Address, port: u16, protocol: Protocol) -> usize {
+    let rest = u64::from(port) << 8 | u64::from(protocol.0);
+    mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest) as usize % PAGES
+}
+
+/// Index of a destination in its page, which is in order, or the index that it would have.
+#[inline]
+fn place_in(page: &[Place], address: Address, port: u16, protocol: Protocol) -> Result<usize, usize> {
+    page.binary_search_by_key(&(address, port, protocol.0), |place| {
+        (place.address, place.port, place.protocol.0)
+    })
+}
+
+/// Bits of the addresses that may be virtual ones.
+struct Filter {
+    words: Box<[u64]>,
+}
+
+impl Filter {
+    fn of(fib: &ServiceFib) -> Filter {
+        let addresses: Vec<Address> =
+            fib.addresses.iter().chain(last_addresses(fib).iter().map(|address| pack(*address))).collect();
+        let bits =
+            (addresses.len() * FILTER_BITS_PER_ADDRESS).clamp(*FILTER_BITS.start(), *FILTER_BITS.end());
+        let mut words = vec![0u64; bits.next_power_of_two() / 64];
+        for address in addresses {
+            let bit = Filter::bit(address) & (words.len() * 64 - 1);
+            words[bit / 64] |= 1 << (bit % 64);
+        }
+        Filter { words: words.into() }
+    }
+
+    #[inline]
+    fn bit(address: Address) -> usize {
+        let folded = address as u64 ^ ((address >> 64) as u64).rotate_left(29);
+        (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+    }
+
+    #[inline]
+    fn may_have(&self, address: Address) -> bool {
+        let bit = Filter::bit(address) & (self.words.len() * 64).wrapping_sub(1);
+        self.words.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

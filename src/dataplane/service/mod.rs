@@ -1,0 +1,21 @@
+//! Services: the lookup from virtual addresses to backends, and the bindings of flows to their backends.
+//!
+//! The stage `translate` (`pipeline/translate`) uses both. [`ServiceFib`] is a part of the snapshot, laid out from the
+//! loaded [`ServiceSet`](crate::tables::ServiceSet). [`Bindings`] is shared by the workers, and outlives the process beside
+//! the flow table.
+
+mod address_set;
+mod binding_file;
+mod bindings;
+mod fib;
+mod local_addresses;
+mod maglev;
+mod port_entry;
+mod translation;
+
+pub(crate) use binding_file::open_bindings;
+pub(crate) use bindings::{Binding, BindingKey, BindingKind, Bindings, Held};
+pub(crate) use fib::{Owner, ServiceFib, ServiceMatch};
+pub(crate) use local_addresses::LocalAddresses;
+pub(crate) use port_entry::Pick;
+pub(crate) use translation::{Translation, TranslationKind};

@@ -1,0 +1,210 @@
+//! One port of a Service, laid out for lookup.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::local_addresses::LocalAddresses;
+use super::maglev::Maglev;
+use crate::dataplane::ServiceFlows;
+use crate::net::address::{Address, pack, unpack};
+use crate::tables::ServicePort;
+
+/// Backends by address family: IPv4, IPv6.
+type ByFamily = [BackendList; 2];
+
+/// Port of a Service. Entries of later snapshots share its counters.
+#[derive(Debug)]
+pub(crate) struct PortEntry {
+    internal: Arc<ByFamily>,
+    external: Arc<ByFamily>,
+    /// Seconds for which a client keeps its backend.
+    pub affinity_seconds: Option<u32>,
+    /// Flows that the port has opened.
+    opened: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct BackendList {
+    /// Backends by address and port.
+    backends: Arc<[Backend]>,
+    maglev: Arc<Maglev>,
+    /// Those of this node.
+    local: LocalBackends,
+}
+
+/// Backends of this node: clients other than pods take no others.
+#[derive(Debug)]
+struct LocalBackends {
+    /// Indices in the list of all, in order.
+    indices: Box<[u16]>,
+    maglev: Maglev,
+}
+
+#[derive(Debug)]
+struct Backend {
+    address: Address,
+    port: u16,
+    /// Flows that have been opened to it.
+    opened: Arc<AtomicU64>,
+}
+
+/// A backend that a flow may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pick {
+    /// Address of the backend.
+    pub address: Address,
+    /// Its target port.
+    pub port: u16,
+    /// Its index in its list.
+    pub index: usize,
+}
+
+impl PortEntry {
+    /// Lays out a port. Counters of backends that the entry `before` has go on.
+    pub(super) fn new(port: &ServicePort, before: Option<&PortEntry>, local: &LocalAddresses) -> PortEntry {
+        let mut counters: BTreeMap<(Address, u16), Arc<AtomicU64>> = BTreeMap::new();
+        for backend in before.iter().flat_map(|before| before.backends()) {
+            counters.insert((backend.address, backend.port), backend.opened.clone());
+        }
+        let mut lists = |addresses: &[SocketAddr], before: Option<&ByFamily>| {
+            let list = |is_v4: bool| {
+                let before = before.map(|before| &before[usize::from(!is_v4)]);
+                BackendList::new(addresses, is_v4, before, &mut counters, local)
+            };
+            Arc::new([true, false].map(list))
+        };
+        let internal = lists(&port.internal_backends, before.map(|before| &*before.internal));
+        let is_shared = port.internal_backends == port.external_backends;
+        let external = if is_shared {
+            internal.clone()
+        } else {
+            lists(&port.external_backends, before.map(|before| &*before.external))
+        };
+        PortEntry {
+            internal,
+            external,
+            affinity_seconds: port.affinity_seconds,
+            opened: before.map(|before| before.opened.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn backends(&self) -> impl Iterator<Item = &Backend> {
+        self.internal.iter().chain(&*self.external).flat_map(|list| &*list.backends)
+    }
+
+    #[inline]
+    fn list(&self, is_external: bool, is_v4: bool) -> &BackendList {
+        let lists = if is_external { &self.external } else { &self.internal };
+        &lists[usize::from(!is_v4)]
+    }
+
+    /// The backend for a flow with this hash, of all or of this node. `None` without such backends of the family.
+    #[inline]
+    pub(crate) fn pick(&self, is_external: bool, is_v4: bool, is_local: bool, hash: u64) -> Option<Pick> {
+        let list = self.list(is_external, is_v4);
+        if is_local {
+            list.at(usize::from(list.local.indices[list.local.maglev.pick(hash)?]))
+        } else {
+            list.at(list.maglev.pick(hash)?)
+        }
+    }
+
+    /// The backend behind `pick` in the order of its list, from the last one to the first one.
+    pub(crate) fn next(&self, is_external: bool, is_v4: bool, is_local: bool, pick: &Pick) -> Option<Pick> {
+        let list = self.list(is_external, is_v4);
+        if !is_local {
+            return list.at((pick.index + 1) % list.backends.len().max(1));
+        }
+        let indices = &list.local.indices;
+        let next = indices.partition_point(|index| usize::from(*index) <= pick.index);
+        list.at(usize::from(*indices.get(next).or_else(|| indices.first())?))
+    }
+
+    /// Number of backends, of all or of this node.
+    pub(crate) fn count(&self, is_external: bool, is_v4: bool, is_local: bool) -> usize {
+        let list = self.list(is_external, is_v4);
+        if is_local { list.local.indices.len() } else { list.backends.len() }
+    }
+
+    /// Whether a backend has one of these addresses.
+    pub(super) fn has_backend_at(&self, addresses: &[Address]) -> bool {
+        let has = |list: &BackendList, address: Address| {
+            let first = list.backends.partition_point(|backend| backend.address < address);
+            list.backends.get(first).is_some_and(|backend| backend.address == address)
+        };
+        let mut lists = self.internal.iter().chain(&*self.external);
+        lists.any(|list| addresses.iter().any(|address| has(list, *address)))
+    }
+
+    /// The backend with this address, if new flows may take it.
+    pub(crate) fn find(&self, is_external: bool, is_v4: bool, address: Address, port: u16) -> Option<Pick> {
+        let list = self.list(is_external, is_v4);
+        let index =
+            list.backends.binary_search_by_key(&(address, port), |backend| (backend.address, backend.port));
+        list.at(index.ok()?)
+    }
+
+    /// Counts a flow to a backend.
+    #[inline]
+    pub(crate) fn count_opened(&self, is_external: bool, is_v4: bool, index: usize) {
+        self.opened.fetch_add(1, Relaxed);
+        if let Some(backend) = self.list(is_external, is_v4).backends.get(index) {
+            backend.opened.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Flows that the port has opened.
+    pub(super) fn flows(&self) -> ServiceFlows {
+        let count = |backend: &Backend| {
+            (SocketAddr::new(unpack(backend.address), backend.port), backend.opened.load(Relaxed))
+        };
+        ServiceFlows { total: self.opened.load(Relaxed), backends: self.backends().map(count).collect() }
+    }
+}
+
+impl BackendList {
+    /// Lays out the backends of a family. If they are those of the list `before`, the two share them.
+    fn new(
+        addresses: &[SocketAddr],
+        is_v4: bool,
+        before: Option<&BackendList>,
+        counters: &mut BTreeMap<(Address, u16), Arc<AtomicU64>>,
+        local: &LocalAddresses,
+    ) -> BackendList {
+        let mut sorted: Vec<SocketAddr> =
+            addresses.iter().filter(|address| address.is_ipv4() == is_v4).copied().collect();
+        sorted.sort_by_key(|address| (pack(address.ip()), address.port()));
+        sorted.dedup();
+        let ends = sorted.iter().map(|address| (pack(address.ip()), address.port()));
+        let is_same = |before: &&BackendList| {
+            ends.clone().eq(before.backends.iter().map(|backend| (backend.address, backend.port)))
+        };
+        let (backends, maglev) = if let Some(before) = before.filter(is_same) {
+            (before.backends.clone(), before.maglev.clone())
+        } else {
+            let backend = |(address, port)| {
+                let opened = counters.entry((address, port)).or_default().clone();
+                Backend { address, port, opened }
+            };
+            (ends.map(backend).collect(), Arc::new(Maglev::new(&sorted)))
+        };
+        BackendList { local: LocalBackends::new(&sorted, local), backends, maglev }
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> Option<Pick> {
+        let backend = self.backends.get(index)?;
+        Some(Pick { address: backend.address, port: backend.port, index })
+    }
+}
+
+impl LocalBackends {
+    fn new(backends: &[SocketAddr], local: &LocalAddresses) -> LocalBackends {
+        let local = backends.iter().zip(0..).filter(|(backend, _)| local.may_have(backend.ip()));
+        let (backends, indices): (Vec<SocketAddr>, Vec<u16>) = local.unzip();
+        LocalBackends { indices: indices.into(), maglev: Maglev::new(&backends) }
+    }
+}

@@ -1,0 +1,33 @@
+//! Translation of one packet, a column of the batch.
+
+use crate::net::address::Address;
+
+/// Kind of a translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum TranslationKind {
+    /// The destination was virtual.
+    #[default]
+    Forward,
+    /// The source becomes virtual.
+    Reply,
+    /// An ICMP error to the client of a translated flow: the quoted destination becomes virtual, and with `is_bound` the
+    /// source of the error too.
+    ErrorToClient,
+    /// An ICMP error to a backend: its destination, and the quoted source, were virtual.
+    ErrorToBackend,
+    /// A packet of a pod to itself: the source becomes another one.
+    Hairpin,
+}
+
+/// Translation of one packet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Translation {
+    /// Kind of the translation.
+    pub kind: TranslationKind,
+    /// Whether the flow is bound, and both of its bindings were checked in this second.
+    pub is_bound: bool,
+    /// Virtual address; of a packet of a pod to itself, its new source.
+    pub address: Address,
+    /// Its port.
+    pub port: u16,
+}

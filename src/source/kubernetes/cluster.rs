@@ -1,0 +1,360 @@
+//! Objects of the cluster as far as they are known, their compiler, and the resolver of their Services.
+
+mod services;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use self::services::ClusterServices;
+use super::kinds::{KINDS, Kind};
+use super::message::{Event, Message};
+use super::object::{Entry, Issue, NodeNetwork};
+use super::parse::Key;
+use crate::control::protocol::{SourceAway, SourceReport, Unenforced};
+use crate::limits::{POD_PREFIXES_MAX, REJECTED_ERRORS_MAX};
+use crate::policy::objects::Object;
+use crate::policy::{Change, Compiler, ObjectName, Options};
+use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};
+
+/// Most new issues that are passed on at once. The report has the number of all.
+const FRESH_ISSUES_MAX: usize = 64;
+
+/// Objects of a cluster.
+pub(super) struct Cluster {
+    options: Options,
+    kinds: Vec<KindState>,
+    /// Objects that are not enforced as written, by kind.
+    issues: BTreeMap<(usize, Key), Issue>,
+    nodes: BTreeMap<String, NodeNetwork>,
+    compiler: Option<Compiler>,
+    services: ClusterServices,
+    /// Changes that the compiler does not have yet: the last one of each object.
+    changes: BTreeMap<ObjectName, Change>,
+    /// New and changed pods and namespaces, while policies that may select them are not followed.
+    held: BTreeMap<(usize, Key), Entry>,
+    nodes_changed: bool,
+    /// Objects with a new issue.
+    fresh_issues: BTreeSet<(usize, Key)>,
+}
+
+/// State of one kind.
+#[derive(Default)]
+struct KindState {
+    /// Known objects, with the number of the last snapshot that had them.
+    known: HashMap<Key, u32>,
+    snapshot: u32,
+    /// Objects of a snapshot that is not complete.
+    pending: Option<Vec<Event>>,
+    /// Whether all objects have been listed, or the server does not have the kind.
+    is_listed: bool,
+    /// Whether objects may have changed since they were last followed.
+    is_stale: bool,
+    away: Option<(SystemTime, String)>,
+}
+
+/// Change of the tables.
+pub(super) enum Step {
+    /// First tables.
+    Full,
+    /// Difference to the tables before.
+    Difference(TablesDiff),
+}
+
+impl Cluster {
+    /// Creates a cluster without objects.
+    pub(super) fn new(node: Option<String>) -> Cluster {
+        Cluster {
+            services: ClusterServices::new(node.clone()),
+            options: Options { node },
+            kinds: KINDS.iter().map(|_| KindState::default()).collect(),
+            issues: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            compiler: None,
+            changes: BTreeMap::new(),
+            held: BTreeMap::new(),
+            nodes_changed: false,
+            fresh_issues: BTreeSet::new(),
+        }
+    }
+
+    /// Takes a message of the follower of a kind.
+    pub(super) fn take(&mut self, index: usize, message: Message) {
+        let state = &mut self.kinds[index];
+        match message {
+            Message::Begin => {
+                state.snapshot = state.snapshot.wrapping_add(1);
+                state.pending = Some(Vec::new());
+            }
+            Message::Events(events) => match &mut state.pending {
+                Some(pending) => pending.extend(events),
+                None => events.into_iter().for_each(|event| self.apply(index, event)),
+            },
+            Message::End => self.end_snapshot(index),
+            Message::Absent => {
+                if !state.known.is_empty() {
+                    let (name, objects) = (KINDS[index].name, state.known.len());
+                    tracing::warn!(
+                        kind = name,
+                        objects,
+                        "the API server no longer has the kind: its objects are removed"
+                    );
+                }
+                state.snapshot = state.snapshot.wrapping_add(1);
+                state.pending = Some(Vec::new());
+                self.end_snapshot(index);
+                self.kinds[index].away = None;
+            }
+            Message::Following => {
+                state.is_stale = false;
+                if let Some((since, _)) = state.away.take() {
+                    let seconds = since.elapsed().unwrap_or_default().as_secs();
+                    tracing::info!(kind = KINDS[index].name, "followed again after {seconds} s");
+                }
+            }
+            Message::Away(reason) => {
+                if state.away.as_ref().is_none_or(|(_, known)| *known != reason) {
+                    tracing::warn!(kind = KINDS[index].name, "{reason}");
+                }
+                let since = state.away.take().map_or_else(SystemTime::now, |(since, _)| since);
+                (state.away, state.is_stale) = (Some((since, reason)), true);
+            }
+        }
+    }
+
+    /// Compares a complete snapshot with the known objects.
+    fn end_snapshot(&mut self, index: usize) {
+        let Some(pending) = self.kinds[index].pending.take() else { return };
+        self.kinds[index].is_stale = false;
+        pending.into_iter().for_each(|event| self.apply(index, event));
+        let state = &mut self.kinds[index];
+        let snapshot = state.snapshot;
+        let gone: Vec<Key> =
+            state.known.iter().filter(|(_, seen)| **seen != snapshot).map(|(key, _)| key.clone()).collect();
+        state.is_listed = true;
+        gone.into_iter().for_each(|key| self.apply(index, Event::Delete(key)));
+    }
+
+    fn apply(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Upsert(entry) => {
+                let state = &mut self.kinds[index];
+                state.known.insert(entry.key.clone(), state.snapshot);
+                if self.compiler.is_some() && is_selected(&KINDS[index]) && self.has_stale_policies() {
+                    self.held.insert((index, entry.key.clone()), entry);
+                } else {
+                    // An older one must not follow it.
+                    self.held.remove(&(index, entry.key.clone()));
+                    self.upsert(index, entry);
+                }
+            }
+            Event::Delete(key) => {
+                self.kinds[index].known.remove(&key);
+                self.held.remove(&(index, key.clone()));
+                self.nodes_changed |= KINDS[index].name == "Node" && self.nodes.remove(&key.name).is_some();
+                self.set_issue(index, &key, None);
+                self.change(index, &key, None);
+            }
+        }
+    }
+
+    fn upsert(&mut self, index: usize, Entry { key, object, node, issue }: Entry) {
+        if let Some(network) = node {
+            self.nodes_changed |= self.nodes.get(&key.name) != Some(&network);
+            self.nodes.insert(key.name.clone(), network);
+        }
+        self.set_issue(index, &key, issue);
+        self.change(index, &key, object);
+    }
+
+    /// Notes a change for the compiler: an object, or its removal.
+    fn change(&mut self, index: usize, key: &Key, object: Option<Object>) {
+        let Some(name) = object_name(&KINDS[index], key) else { return };
+        let change = object.map_or_else(|| Change::Remove(name.clone()), Change::Upsert);
+        let Some(change) = self.services.take(change) else { return };
+        if self.compiler.is_none() && matches!(change, Change::Remove(_)) {
+            self.changes.remove(&name);
+        } else {
+            self.changes.insert(name, change);
+        }
+    }
+
+    /// Whether there may be policies, or labels of namespaces that they select, which are not known here.
+    fn has_stale_policies(&self) -> bool {
+        KINDS.iter().zip(&self.kinds).any(|(kind, state)| state.is_stale && selects(kind))
+    }
+
+    fn set_issue(&mut self, index: usize, key: &Key, issue: Option<Box<Issue>>) {
+        let Some(issue) = issue else {
+            if !self.issues.is_empty() {
+                self.issues.remove(&(index, key.clone()));
+            }
+            return;
+        };
+        let place = (index, key.clone());
+        if self.issues.get(&place).is_none_or(|known| known.message != issue.message) {
+            let Issue { message, consequence, .. } = &*issue;
+            tracing::warn!("{} is not enforced as written: {message}: {consequence}", shown(index, key));
+            if self.fresh_issues.len() < FRESH_ISSUES_MAX {
+                self.fresh_issues.insert(place.clone());
+            }
+        }
+        self.issues.insert(place, *issue);
+    }
+
+    /// Compiles the changes. `None` without a change of the tables, and before the first ones while a kind is not
+    /// listed or policies are not followed.
+    pub(super) fn compile(&mut self) -> Option<Step> {
+        let is_listed = |name: &str| {
+            KINDS.iter().zip(&self.kinds).any(|(kind, state)| kind.name == name && state.is_listed)
+        };
+        let has_services = ["Service", "EndpointSlice", "Node"].into_iter().all(is_listed);
+        self.services.apply(has_services);
+        let has_stale_policies = self.has_stale_policies();
+        if self.compiler.is_none() && (!self.is_listed() || has_stale_policies) {
+            return None;
+        }
+        if !has_stale_policies {
+            for ((index, _), entry) in std::mem::take(&mut self.held) {
+                self.upsert(index, entry);
+            }
+        }
+        // Policies in audit mode are not enforced.
+        let changes = std::mem::take(&mut self.changes).into_values().map(Change::enforced);
+        if let Some(compiler) = &mut self.compiler {
+            let difference = compiler.apply_all(changes);
+            return (!difference.is_empty()).then_some(Step::Difference(difference));
+        }
+        let mut compiler = Compiler::new(self.options.clone());
+        drop(compiler.apply_all(changes));
+        self.compiler = Some(compiler);
+        Some(Step::Full)
+    }
+
+    /// Tables, once all kinds are listed.
+    pub(super) fn tables(&self) -> Option<&RuleTables> {
+        self.compiler.as_ref().map(Compiler::tables)
+    }
+
+    /// Whether all kinds are listed on which policy depends.
+    pub(super) fn is_listed(&self) -> bool {
+        let mut kinds = KINDS.iter().zip(&self.kinds);
+        kinds.all(|(kind, state)| state.is_listed || matches!(kind.name, "Service" | "EndpointSlice"))
+    }
+
+    /// Services and their publication.
+    pub(super) fn services(&mut self) -> &mut ClusterServices {
+        &mut self.services
+    }
+
+    /// Number of objects and of policies.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let policies = KINDS.iter().zip(&self.kinds).filter(|(kind, _)| kind.name.ends_with("NetworkPolicy"));
+        (
+            self.kinds.iter().map(|kind| kind.known.len()).sum(),
+            policies.map(|(_, kind)| kind.known.len()).sum(),
+        )
+    }
+
+    /// Networks of the nodes, if they have changed since the last call.
+    pub(super) fn changed_nodes(&mut self) -> Option<&BTreeMap<String, NodeNetwork>> {
+        let is_listed =
+            KINDS.iter().zip(&self.kinds).any(|(kind, state)| kind.name == "Node" && state.is_listed);
+        (is_listed && std::mem::take(&mut self.nodes_changed)).then_some(&self.nodes)
+    }
+
+    /// Networks of the nodes.
+    pub(super) fn nodes(&self) -> &BTreeMap<String, NodeNetwork> {
+        &self.nodes
+    }
+
+    /// Objects that are not enforced as written since the last call.
+    pub(super) fn fresh_issues(&mut self) -> impl Iterator<Item = (&'static Kind, &Key, &Issue)> {
+        let places = std::mem::take(&mut self.fresh_issues);
+        let entries = places.into_iter().filter_map(|place| self.issues.get_key_value(&place));
+        entries.map(|((index, key), issue)| (&KINDS[*index], key, issue))
+    }
+
+    /// `spec.podCIDRs` of this node, as many as a configuration may have.
+    fn own_prefixes(&self) -> Vec<IpNet> {
+        let own = self.options.node.as_ref().and_then(|name| self.nodes.get(name));
+        own.map_or_else(Vec::new, |own| {
+            own.prefixes.iter().take(POD_PREFIXES_MAX).map(IpNet::trunc).collect()
+        })
+    }
+
+    /// Report for the switch.
+    pub(super) fn report(&self, server: &str) -> SourceReport {
+        let unix_seconds =
+            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let away = KINDS.iter().zip(&self.kinds).filter_map(|(kind, state)| {
+            let (since, reason) = state.away.as_ref()?;
+            let since_unix_s = unix_seconds(*since);
+            let reason = match self.held.len() {
+                held if held > 0 && state.is_stale && selects(kind) => {
+                    format!("{reason}; {held} new or changed pods and namespaces wait for it")
+                }
+                _ => reason.clone(),
+            };
+            Some(SourceAway { kind: kind.name.to_owned(), since_unix_s, reason })
+        });
+        let unlisted = KINDS.iter().zip(&self.kinds).filter(|(_, state)| !state.is_listed);
+        let unenforced =
+            self.issues.iter().take(REJECTED_ERRORS_MAX).map(|((index, key), issue)| Unenforced {
+                kind: KINDS[*index].name.to_owned(),
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+                reason: issue.message.clone(),
+                consequence: issue.consequence.clone(),
+            });
+        let (objects, policies) = self.counts();
+        SourceReport {
+            server: server.to_owned(),
+            objects,
+            policies,
+            unlisted: unlisted.map(|(kind, _)| kind.name.to_owned()).collect(),
+            away: away.collect(),
+            refused: None,
+            pod_prefixes: self.own_prefixes(),
+            unenforced: unenforced.chain(self.services.issues().cloned()).take(REJECTED_ERRORS_MAX).collect(),
+            unenforced_left_out: (self.issues.len() + self.services.issue_count())
+                .saturating_sub(REJECTED_ERRORS_MAX),
+        }
+    }
+}
+
+/// Whether policies select objects of a kind.
+fn is_selected(kind: &Kind) -> bool {
+    matches!(kind.name, "Pod" | "Namespace")
+}
+
+/// Whether a pod may be open without the objects of a kind: policies, and namespaces, whose labels policies select.
+fn selects(kind: &Kind) -> bool {
+    kind.name == "Namespace" || kind.name.ends_with("NetworkPolicy")
+}
+
+/// Kind and name for messages.
+fn shown(index: usize, key: &Key) -> String {
+    let namespace = if key.namespace.is_empty() { String::new() } else { format!("{}/", key.namespace) };
+    let text = format!("{} {namespace}{}", KINDS[index].name, key.name);
+    crate::printable::line(&text).into_owned()
+}
+
+/// Name of an object for the compiler.
+fn object_name(kind: &Kind, key: &Key) -> Option<ObjectName> {
+    let Key { namespace, name } = key.clone();
+    let cluster = |kind| ObjectName::ClusterNetworkPolicy { kind, name: key.name.clone() };
+    Some(match kind.name {
+        "Namespace" => ObjectName::Namespace(name),
+        "Node" => ObjectName::Node(name),
+        "Pod" => ObjectName::Pod(PodName::new(namespace, name)),
+        "NetworkPolicy" => ObjectName::NetworkPolicy { namespace, name },
+        "Service" => ObjectName::Service { namespace, name },
+        "EndpointSlice" => ObjectName::EndpointSlice { namespace, name },
+        "ClusterNetworkPolicy" => cluster(PolicyKind::ClusterNetworkPolicy),
+        "AdminNetworkPolicy" => cluster(PolicyKind::AdminNetworkPolicy),
+        "BaselineAdminNetworkPolicy" => cluster(PolicyKind::BaselineAdminNetworkPolicy),
+        _ => return None,
+    })
+}

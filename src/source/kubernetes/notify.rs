@@ -1,0 +1,105 @@
+//! Events on objects that are not enforced as written (`kubectl describe` shows them).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::connection::Connection;
+use super::kinds::Kind;
+use super::object::Issue;
+use super::parse::Key;
+
+/// Interval between two events.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Most events that wait. Further ones are in the report of the agent only.
+const WAITING_MAX: usize = 64;
+/// Most versions of objects that are remembered, so that each has one event.
+const KNOWN_MAX: usize = 4096;
+/// Longest `note` of an event, in bytes (`events.k8s.io/v1`: "less than 1kB").
+const NOTE_BYTES_MAX: usize = 1000;
+
+/// Longest `reportingInstance`, in bytes.
+const INSTANCE_BYTES_MAX: usize = 128;
+
+/// Sender of events.
+pub(super) struct Notifier {
+    sender: mpsc::Sender<serde_json::Value>,
+    known: HashSet<String>,
+    instance: String,
+}
+
+impl Notifier {
+    /// Creates a sender on behalf of a node. The future sends the events.
+    pub(super) fn new(connection: Arc<Connection>, instance: String) -> (Notifier, impl Future<Output = ()>) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (Notifier { sender, known: HashSet::new(), instance }, send_all(connection, receiver))
+    }
+
+    /// Sends an event about an object, unless its version has one.
+    pub(super) fn notify(&mut self, kind: &Kind, key: &Key, issue: &Issue) {
+        if issue.uid.is_empty() {
+            return;
+        }
+        // All agents give the event of a version the same name, so that there is one in the cluster.
+        let name = format!("palisade-{}-{}", issue.uid, issue.resource_version);
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.len() > 200 || !name.chars().all(is_name) || self.known.contains(&name) {
+            return;
+        }
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
+        let note =
+            format!("Palisade cannot enforce this as written: {}: {}", issue.message, issue.consequence);
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": format!("{:.6}", Timestamp::now()),
+            "reportingController": "palisade.dev/agent",
+            "reportingInstance": self.instance[..self.instance.floor_char_boundary(INSTANCE_BYTES_MAX)],
+            "action": "Enforce",
+            "reason": "NotEnforcedAsWritten",
+            "regarding": {
+                "apiVersion": kind.api_version(),
+                "kind": kind.name,
+                "namespace": key.namespace,
+                "name": key.name,
+                "uid": issue.uid,
+                "resourceVersion": issue.resource_version,
+            },
+            "note": note[..note.floor_char_boundary(NOTE_BYTES_MAX)],
+            "type": "Warning",
+        });
+        if self.sender.try_send(event).is_ok() {
+            self.known.insert(name);
+        }
+    }
+}
+
+async fn send_all(connection: Arc<Connection>, mut events: mpsc::Receiver<serde_json::Value>) {
+    let mut last_error = String::new();
+    while let Some(event) = events.recv().await {
+        let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        match connection.send(Method::POST, &path, Some(event.to_string())).await {
+            Ok(_) => last_error.clear(),
+            // Another agent has sent it.
+            Err(failure) if failure.code() == Some(409) => {}
+            Err(failure) => {
+                let error = failure.to_string();
+                if error != last_error {
+                    tracing::warn!("no event is written (the right to create events.events.k8s.io): {error}");
+                }
+                last_error = error;
+            }
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}

@@ -1,0 +1,35 @@
+//! Parsing of one object of the API with the parsers of manifests.
+
+use super::kinds::Kind;
+use crate::policy::objects::Object;
+use crate::policy::parse::{Source, parse_source};
+
+/// Most errors of one object that its message names.
+const ERRORS_MAX: usize = 4;
+
+/// Name of an object within its kind.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    /// Namespace; empty for a cluster-wide object.
+    pub(super) namespace: String,
+    /// Name.
+    pub(super) name: String,
+}
+
+/// Reads one object. The error names fields and reasons.
+pub(super) fn parse(kind: &Kind, text: &str) -> Result<Object, String> {
+    let header = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\"", kind.api_version(), kind.name);
+    let fields = text.strip_prefix('{').ok_or("it is no JSON object")?;
+    let comma = if fields.starts_with('}') { "" } else { "," };
+    let source = Source::new("object.json", format!("{header}{comma}{fields}"));
+    let parsed = parse_source(&source).map_err(|errors| {
+        let shown = errors.iter().take(ERRORS_MAX).map(|error| {
+            let colon = if error.path.is_empty() { "" } else { ": " };
+            format!("{}{colon}{}", error.path, error.message)
+        });
+        let more = errors.len().saturating_sub(ERRORS_MAX);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        shown.collect::<Vec<_>>().join("; ") + &more
+    })?;
+    parsed.objects.into_iter().next().map(|(object, _)| object).ok_or_else(|| "it is no object".to_owned())
+}

@@ -1,0 +1,139 @@
+//! Interfaces, names and addresses after faults: those that calls leave alone, and those that they undo.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::rig::{Answer, Container, Network, addresses, plugin};
+use crate::support::alone;
+use crate::support::veth::ip;
+
+/// File of the record of a container.
+fn record(network: &Network, part: &str, container: &Container) -> PathBuf {
+    network.lab.directory().join("cni").join(part).join(format!("{}@eth0.json", container.id))
+}
+
+/// GC, which finishes what other calls have left, with all of these containers valid.
+fn collect(network: &Network, by: &Container) -> Answer {
+    let mut config = network.with("cniVersion", "1.1.0");
+    config["cni.dev/valid-attachments"] = json!([{"containerID": by.id, "ifname": "eth0"}]);
+    network.call("GC", by, &config)
+}
+
+#[test]
+fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::up(1);
+    for kind in ["tap", "veth"] {
+        let first = Container::new("first");
+        network.add(&first, kind);
+        let left = fs::read(record(&network, "attached", &first)).unwrap();
+        network.del(&first);
+        // Another container in the same namespace, while a call for the first one has ended in its middle.
+        let second =
+            Container { netns: first.netns.clone(), id: format!("{}b", first.id), pod: "second".to_owned() };
+        network.add(&second, kind);
+        fs::write(record(&network, "pending", &first), &left).unwrap();
+        let answer = collect(&network, &second);
+        assert!(answer.success && network.records("pending") == 0, "{answer:?}");
+        assert!(second.has_interface(), "{kind}");
+        network.del(&second);
+        // A namespace that has got the path of the first one, with an interface of somebody else.
+        let mut other: Value = serde_json::from_slice(&left).unwrap();
+        other["inode"] = (other["inode"].as_u64().unwrap_or_default() + 1).into();
+        let addition = if kind == "tap" {
+            "tuntap add eth0 mode tap"
+        } else {
+            "link add eth0 type veth peer name other0"
+        };
+        ip(&format!("-n {} {addition}", first.netns));
+        fs::write(record(&network, "pending", &first), other.to_string()).unwrap();
+        network.del(&first);
+        assert!(first.has_interface() && network.records("pending") == 0, "{kind}");
+        std::mem::forget(second);
+        network.assert_empty();
+    }
+}
+
+#[test]
+fn addresses_that_a_broken_plugin_has_given_are_released() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let web = Container::new("web");
+    for (end, code) in [("echo garbage", 6), ("echo '{}'", 7), ("kill -9 $$", 5)] {
+        plugin(
+            &mut network,
+            "broken",
+            &format!(
+                "[ $CNI_COMMAND = ADD ] || exec /usr/lib/cni/host-local\n/usr/lib/cni/host-local > /dev/null\n{end}"
+            ),
+        );
+        let mut config = network.config.clone();
+        config["ipam"]["type"] = "broken".into();
+        network.call("ADD", &web, &config).refused(code, "");
+        network.assert_empty();
+    }
+}
+
+#[test]
+fn a_pod_gets_its_name_from_a_removal_that_has_not_come_to_its_end() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let [first, second] = ["web", "web"].map(Container::new);
+    plugin(&mut network, "stuck", "[ $CNI_COMMAND = ADD ] || exit 1\nexec /usr/lib/cni/host-local");
+    let mut config = network.config.clone();
+    config["ipam"]["type"] = "stuck".into();
+    assert!(network.call("ADD", &first, &config).success);
+    // A DEL that was killed at once; its container runs.
+    fs::rename(record(&network, "attached", &first), record(&network, "pending", &first)).unwrap();
+    let result = network.add(&second, "tap");
+    let pods = network.client().pods().unwrap();
+    assert!(pods.len() == 1 && pods[0].addresses == addresses(&result), "{pods:?}");
+    // The plugin does not release the addresses of the first one, which stays to be finished.
+    assert_eq!((network.records("attached"), network.records("pending")), (1, 1));
+    assert!(!first.has_interface() && second.has_interface());
+    plugin(&mut network, "stuck", "exec /usr/lib/cni/host-local");
+    network.del(&second);
+    network.assert_empty();
+}
+
+#[test]
+fn an_attachment_belongs_to_its_network_and_its_pod() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::up(1);
+    let web = Container::new("web");
+    let result = network.add(&web, "veth");
+    let mut another = network.with("interface", "veth");
+    another["name"] = "another".into();
+    another["prevResult"] = result.clone();
+    network.call("ADD", &web, &another).refused(4, "belongs to network");
+    network.call("CHECK", &web, &another).refused(3, "another");
+    // The runtime undoes the ADD that was refused.
+    assert!(network.call("DEL", &web, &another).success);
+    assert!(web.has_interface() && network.records("attached") == 1);
+    let renamed = Container { netns: web.netns.clone(), id: web.id.clone(), pod: "renamed".to_owned() };
+    network.add(&renamed, "veth");
+    let pods = network.client().pods().unwrap();
+    assert_eq!(pods.iter().map(|info| info.pod.name.as_str()).collect::<Vec<_>>(), ["renamed"]);
+    network.del(&web);
+    std::mem::forget(renamed);
+    network.assert_empty();
+}
+
+#[test]
+fn a_runtime_that_reads_no_errors_gets_its_answer() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let web = Container::new("web");
+    network.add(&web, "tap");
+    network.kill();
+    // Each note fails: the pipe has no reader.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let call = network.start_call_with("DEL", &web, &network.config, writer.into());
+    let answer = Answer::of(&call.wait_with_output().unwrap());
+    assert!(answer.success && !web.has_interface(), "{answer:?}");
+    network.start();
+    network.assert_empty();
+}

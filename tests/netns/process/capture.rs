@@ -1,0 +1,179 @@
+//! Captures and traces of a switch under traffic.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use palisade::control::protocol::{CaptureRequest, PacketRecord, PacketVerdictName};
+use palisade::dataplane::DropReason;
+use palisade::lab::Pod;
+use palisade::lab::traffic::{Server, Services};
+use palisade::limits::CAPTURES_MAX;
+use palisade::policy::testcase::Endpoint;
+
+use crate::support::{
+    PORT, Rig, alone, assert_connects, assert_cut_off, assert_pings, eventually, only_from,
+};
+use crate::tools::run_if_installed;
+
+fn rig() -> Rig {
+    let rig = Rig::up(&["client", "stranger", "server"], 1);
+    rig.apply(&only_from("server", "client"));
+    rig
+}
+
+fn pod(name: &str) -> Endpoint {
+    format!("default/{name}").parse().unwrap()
+}
+
+/// Runs a capture during `traffic`, and returns its packets once there are `count` of them.
+fn capture(rig: &Rig, request: &CaptureRequest, count: usize, traffic: impl FnOnce()) -> Vec<PacketRecord> {
+    let client = rig.switch.client();
+    let number = client.start_capture(request).unwrap();
+    traffic();
+    let mut packets = vec![];
+    eventually("the packets are captured", || {
+        let report = client.fetch_capture(number).unwrap();
+        assert_eq!(report.lost, 0);
+        packets.extend(report.packets);
+        packets.len() >= count
+    });
+    client.stop_capture(number).unwrap();
+    assert_eq!(client.fetch_capture(number).unwrap_err().status(), Some(404));
+    packets
+}
+
+#[test]
+fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig();
+    let [client, stranger, server] = ["client", "stranger", "server"].map(|name| rig.pod(name));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    let address = server.addresses()[0];
+    assert_pings(&server, stranger.addresses()[0]);
+    let both =
+        CaptureRequest { from: Some(pod("client")), to: Some(pod("server")), ..CaptureRequest::default() };
+    let packets = capture(&rig, &both, 6, || {
+        assert_connects(&client, address);
+        assert_cut_off(&stranger, address);
+    });
+    for packet in &packets {
+        let flow = packet.flow.unwrap();
+        let ends =
+            [&packet.source_pod, &packet.destination_pod].map(|pod| pod.as_ref().unwrap().name.as_str());
+        assert!(ends == ["client", "server"] || ends == ["server", "client"], "{packet:?}");
+        assert_eq!(packet.verdict, PacketVerdictName::Forwarded);
+        // The packet is that of the pod, not that of the next hop.
+        let source = if ends[0] == "client" { &client } else { &server };
+        assert_eq!(packet.bytes[6..12], source.plan().mac.0, "{flow}");
+        assert_eq!((packet.port.as_str(), packet.bytes[22]), (source.plan().host_interface.as_str(), 64));
+    }
+    let first = &packets[0];
+    assert_eq!((first.stage.as_str(), packets[1].stage.as_str()), ("rewrite", "rewrite"));
+    assert_eq!((first.is_new_flow, packets[1].is_new_flow), (true, false));
+    assert!(
+        first.decided_by.iter().any(|origin| origin.to_string().contains("default/to-server")),
+        "{first:?}"
+    );
+    assert!(packets.is_sorted_by_key(|packet| packet.at_unix_ns));
+
+    let drops = CaptureRequest { drops: true, transport_port: Some(PORT), ..CaptureRequest::default() };
+    let dropped = capture(&rig, &drops, 2, || {
+        assert_connects(&client, address);
+        assert_cut_off(&stranger, address);
+    });
+    for packet in &dropped {
+        assert_eq!(
+            (packet.verdict, packet.reason),
+            (PacketVerdictName::Dropped, Some(DropReason::PolicyIngress))
+        );
+        assert_eq!(packet.stage, "classify");
+    }
+}
+
+#[test]
+fn tshark_reads_the_file_of_a_capture_and_its_comments() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig();
+    let [client, stranger, server] = ["client", "stranger", "server"].map(|name| rig.pod(name));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    let address = server.addresses()[0];
+    let file = rig.lab.directory().join("packets.pcapng");
+    let mut capture = palisade(&rig, &["capture", "--transport-port", &PORT.to_string(), "-w"])
+        .arg(&file)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the capture begins", || Path::new(&file).exists());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_connects(&client, address);
+    assert_cut_off(&stranger, address);
+    let pid = rustix::process::Pid::from_raw(capture.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(capture.wait().unwrap().success());
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a section header");
+    let text = String::from_utf8_lossy(&bytes);
+    for words in ["forwarded by", "classify: dropped: policy-ingress", "default/to-server"] {
+        assert!(text.contains(words), "{words} is in no comment");
+    }
+    // tshark is not among the packages of the tests.
+    let fields = ["-r", file.to_str().unwrap(), "-T", "fields", "-e", "ip.src", "-e", "frame.comment"];
+    let Some(read) = run_if_installed("tshark", &fields, b"") else { return };
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let lines = String::from_utf8_lossy(&read.stdout).into_owned();
+    let source = stranger.addresses()[0].to_string();
+    assert!(
+        lines.lines().any(|line| line.starts_with(&source) && line.contains("policy-ingress")),
+        "{lines}"
+    );
+}
+
+fn palisade(rig: &Rig, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+    command.args(arguments).env("PALISADE_SOCKET", rig.switch.client().socket());
+    command
+}
+
+fn ping_to_nowhere(pod: &Pod) {
+    let _ =
+        pod.output(Command::new("ping").args(["-c", "2", "-i", "0.2", "-W", "1", "198.51.100.9"])).unwrap();
+}
+
+#[test]
+fn a_trace_names_the_stages_and_the_verdict() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig();
+    let client = rig.pod("client");
+    let trace = palisade(&rig, &["trace", "--drops", "--count", "2"]).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    ping_to_nowhere(&client);
+    let output = trace.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    for words in
+        ["packet 2: ", "from pod default/client", "anti-spoof      passed on", "no-route", "ICMP type 8"]
+    {
+        assert!(text.contains(words), "{words} is missing: {text}");
+    }
+}
+
+#[test]
+fn captures_are_bounded_and_end_with_their_clients() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig();
+    let client = rig.switch.client();
+    let start = || client.start_capture(&CaptureRequest::default());
+    let numbers: Vec<u64> = (0..CAPTURES_MAX).map(|_| start().unwrap()).collect();
+    assert_eq!(start().unwrap_err().status(), Some(409));
+    let unknown = CaptureRequest { port: Some("nowhere".to_owned()), ..CaptureRequest::default() };
+    assert_eq!(client.start_capture(&unknown).unwrap_err().status(), Some(404));
+    let none = CaptureRequest { bytes: Some(0), ..CaptureRequest::default() };
+    assert_eq!(client.start_capture(&none).unwrap_err().status(), Some(422));
+    // Clients that ask for nothing more lose their captures; the switch forwards meanwhile.
+    let server = rig.pod("server");
+    eventually("the captures end", || {
+        assert_pings(&server, rig.pod("stranger").addresses()[0]);
+        start().is_ok()
+    });
+    assert_eq!(client.fetch_capture(numbers[0]).unwrap_err().status(), Some(404));
+}

@@ -1,0 +1,159 @@
+//! `palisade doctor` on fabricated conditions: interfaces in a namespace, a running switch, and the remains of a killed one.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Rig, alone, alone_on_veth};
+
+/// Directory of a test, removed on drop.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("palisade-doctor-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn config(&self, text: &str) -> PathBuf {
+        let path = self.0.join("palisade.toml");
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Checks of `palisade doctor`, behind a command that starts it.
+fn doctor(before: &[&str], config: &Path) -> (i32, Vec<Value>) {
+    let mut words = before.to_vec();
+    words.extend([env!("CARGO_BIN_EXE_palisade"), "doctor", "--output", "json", "--config"]);
+    let output = Command::new(words[0]).args(&words[1..]).arg(config).output().unwrap();
+    let checks = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code().unwrap(), checks)
+}
+
+/// Asserts that a check of `subject` says `what`, in this state.
+fn assert_says(checks: &[Value], state: &str, subject: &str, what: &str) {
+    let says = |check: &Value| {
+        check["state"] == state
+            && check["subject"] == subject
+            && check["what"].as_str().unwrap().contains(what)
+    };
+    let found = checks.iter().find(|check| says(check));
+    let found = found.unwrap_or_else(|| panic!("no {state} of {subject} says {what:?}: {checks:#?}"));
+    assert_eq!(found["remedy"].is_string(), state != "ok", "{found}");
+}
+
+/// Network namespace, removed on drop.
+struct Namespace(String);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+    }
+}
+
+#[test]
+fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
+    let Some(_alone) = alone() else { return };
+    let scratch = Scratch::new("interfaces");
+    let namespace = Namespace(format!("palisade-doctor-{}", std::process::id()));
+    let inside = |words: &str| {
+        let words = words.split(' ');
+        assert!(Command::new("ip").args(["-n", &namespace.0]).args(words).status().unwrap().success());
+    };
+    assert!(Command::new("ip").args(["netns", "add", &namespace.0]).status().unwrap().success());
+    inside("link add one mtu 1000 type veth peer name one-peer mtu 1000");
+    inside(
+        "link add two numrxqueues 2 numtxqueues 2 type veth peer name two-peer numrxqueues 2 numtxqueues 2",
+    );
+    for link in ["one", "one-peer", "two", "two-peer"] {
+        inside(&format!("link set {link} up"));
+    }
+    inside("link add idle type veth peer name idle-peer");
+    let ports: String = [("one", "fd00::1"), ("two", "10.0.0.2"), ("idle", "10.0.0.3"), ("absent", "10.0.0.4")]
+        .map(|(name, address)| {
+            format!("[[ports]]\nname = \"{name}\"\nkind = \"pod\"\npod = \"default/{name}\"\npod_addresses = [\"{address}\"]\n")
+        })
+        .concat();
+    let text = format!(
+        "[workers]\ncores = [0, 0]\nframes = 4096\n[control]\nsocket = \"{0}/a.sock\"\nread_only_socket = \"{0}/b.sock\"\n\
+         [conntrack]\ndirectory = \"{0}/flows\"\n{ports}\
+         [[ports]]\nname = \"tap\"\nkind = \"tap\"\nnamespace = \"palisade-no-such-namespace\"\n",
+        scratch.0.display()
+    );
+    // Remains: a socket of a process that has ended, a file in place of a socket, a directory for everybody.
+    drop(UnixListener::bind(scratch.0.join("a.sock")).unwrap());
+    fs::write(scratch.0.join("b.sock"), "").unwrap();
+    fs::create_dir(scratch.0.join("flows")).unwrap();
+    let config = scratch.config(&text);
+    let (code, checks) = doctor(&["ip", "netns", "exec", &namespace.0], &config);
+    assert_eq!(code, 1);
+    assert_says(&checks, "finding", "interface one", "MTU 1000 carries no IPv6");
+    assert_says(&checks, "finding", "interface one", "1 queues for 2 workers");
+    assert_says(&checks, "ok", "interface two", "2 queues for 2 workers");
+    assert_says(&checks, "ok", "interface two", "MTU 1500");
+    assert_says(&checks, "ok", "interface two", "no XDP program");
+    assert_says(&checks, "finding", "interface idle", "is down");
+    assert_says(&checks, "finding", "interface absent", "does not exist");
+    assert_says(&checks, "finding", "port tap", "palisade-no-such-namespace is not there");
+    assert_says(&checks, "finding", "cores", "two workers share a core");
+    assert_says(&checks, "finding", "control socket", "left of a switch that has ended");
+    assert_says(&checks, "finding", "read-only socket", "is not a socket");
+    assert_says(&checks, "finding", "flow table", "is not a directory of one user alone");
+
+    // Without privileges the checks that need them say so, and the others stay.
+    for path in [&scratch.0, &config] {
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).unwrap();
+    }
+    let unprivileged = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let (code, checks) = doctor(&unprivileged, &config);
+    assert_eq!(code, 1);
+    assert_says(&checks, "unseen", "privileges", "CAP_NET_RAW");
+    assert_says(&checks, "unseen", "kernel", "AF_XDP");
+    assert_says(&checks, "finding", "interface absent", "does not exist");
+}
+
+#[test]
+fn a_running_switch_is_recognized_and_the_remains_of_a_killed_one_are_found() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let scratch = Scratch::new("remains");
+    let rig = Rig::with(&["client", "server"], 1, "");
+    let pod = rig.pod("client");
+    let interface = &pod.plan().host_interface;
+    let socket = rig.switch.client().socket().to_owned();
+    let config = scratch.config(&format!(
+        "[workers]\nframes = 4096\n[control]\nsocket = \"{}\"\n[[ports]]\nname = \"{interface}\"\nkind = \"pod\"\n",
+        socket.display()
+    ));
+    let subject = format!("interface {interface}");
+    let (_, checks) = doctor(&["env"], &config);
+    assert_says(&checks, "ok", "control socket", "a switch answers");
+    // The problems of the running switch are findings: that of a machine without a BPF file system, for example.
+    let problems = rig.switch.client().status().unwrap().problems;
+    for problem in &problems {
+        assert_says(&checks, "finding", "switch", problem);
+    }
+    assert_eq!(
+        checks.iter().any(|check| check["what"].to_string().contains("no problem")),
+        problems.is_empty()
+    );
+    assert_says(&checks, "ok", &subject, "by the running switch");
+    rig.switch.kill().unwrap();
+    let (code, checks) = doctor(&["env"], &config);
+    assert_eq!(code, 1);
+    assert_says(&checks, "finding", "control socket", "left of a switch that has ended");
+    assert_says(&checks, "finding", &subject, "of a switch that does not run");
+    assert_says(&checks, "ok", "flow table", "a start continues with them");
+}

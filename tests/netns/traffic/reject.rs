@@ -1,0 +1,84 @@
+//! `policy.denied = "reject"`: senders of denied packets learn at once that policy denies them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+
+use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
+
+use crate::support::connection::Connection;
+use crate::support::{PATIENCE, PORT, Rig, alone, assert_connects, eventually, only_from};
+
+#[test]
+fn denied_connections_are_refused_at_once_and_denied_datagrams_answered_with_an_icmp_error() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::with(&["client", "stranger", "server"], 1, "[policy]\ndenied = \"reject\"\n");
+    let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
+    let mut cut = Connection::open(&stranger, &server);
+    assert!(cut.goes_on(PATIENCE));
+    rig.apply(&only_from("server", "client"));
+
+    // A connection that policy has cut is reset with its next segment, which may be a delayed acknowledgement.
+    cut.client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let heard = cut.client.write_all(b"hello").and_then(|()| cut.client.read(&mut [0; 8]));
+    assert_eq!(heard.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    drop(cut);
+
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        assert_eq!(tcp_connect(&stranger, address, PORT, PATIENCE).unwrap(), Outcome::Refused, "{address}");
+        assert_connects(&client, address);
+        let socket = stranger.run(|| {
+            let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.connect(SocketAddr::new(address, PORT)).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        });
+        let socket = socket.unwrap();
+        socket.send(b"hello").unwrap();
+        // Linux: EHOSTUNREACH for "packet filtered", EACCES for "administratively prohibited".
+        let kind = socket.recv(&mut [0; 8]).unwrap_err().kind();
+        let expected =
+            if address.is_ipv4() { ErrorKind::HostUnreachable } else { ErrorKind::PermissionDenied };
+        assert_eq!(kind, expected, "{address}");
+    }
+    let address = server.addresses()[0].to_string();
+    let ping = stranger.output(Command::new("ping").args(["-c", "1", "-W", "5", &address])).unwrap();
+    let said = String::from_utf8_lossy(&ping.stdout).into_owned();
+    assert!(said.contains("Packet filtered"), "{said}");
+    assert!(rig.drops()["policy-ingress"] >= 6, "{:?}", rig.drops());
+    let client = rig.switch.client();
+    eventually("samples of drops have the denied packets, not the answers", || {
+        let drops = client.drops(&palisade::control::DropFilter::default()).unwrap().drops;
+        drops.iter().any(|drop| drop.frame.ends_with("TCP SYN"))
+            && !drops.iter().any(|drop| drop.frame.contains("RST"))
+    });
+}
+
+#[test]
+fn answers_to_a_flood_of_denied_packets_are_limited() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::with(&["stranger", "server"], 1, "[policy]\ndenied = \"reject\"\n");
+    rig.apply(&only_from("server", "nobody"));
+    let (stranger, server) = (rig.pod("stranger"), rig.pod("server"));
+    let denied = || rig.drops().get("policy-ingress").copied().unwrap_or_default();
+    let errors = || {
+        let path = "/proc/thread-self/net/snmp";
+        let text = stranger.run(|| std::fs::read_to_string(path)).unwrap().unwrap();
+        let line = text.lines().filter(|line| line.starts_with("Icmp:")).nth(1).unwrap().to_owned();
+        line.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let (seconds, before) = (std::time::Instant::now(), errors());
+    let socket = stranger.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let address = SocketAddr::new(server.addresses()[0], PORT);
+    while denied() < 20_000 {
+        for _ in 0..1000 {
+            // The kernel reports an earlier ICMP error here.
+            let _ = socket.send_to(b"hello", address);
+        }
+    }
+    let seconds = seconds.elapsed().as_secs() + 2;
+    let answers = errors() - before;
+    assert!(answers > 0 && answers <= 1100 * seconds, "{answers} answers in {seconds} s");
+}

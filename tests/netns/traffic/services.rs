@@ -1,0 +1,147 @@
+//! Services between pods on veth pairs and tap devices: real connections to virtual addresses.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use palisade::control::protocol::ServicesPatch;
+use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect, transfer, udp_exchange};
+use palisade::lab::{Lab, LabSpec, Pod, PodPorts};
+use palisade::net::flow::Protocol;
+use palisade::tables::{ServicePort, ServicePortName, ServiceTable, ServicesDiff};
+
+use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, only_from};
+
+/// Port of the Service; its backends have [`PORT`].
+const SERVICE: u16 = 80;
+const MEGABYTES: u64 = 2 << 20;
+const CONNECTIONS: usize = 60;
+
+/// Lab with a client and a backend on a tap device, and a client and a backend on a veth pair.
+fn rig(config: &str) -> Rig {
+    let taps = ["client-tap", "web-tap"].map(|pod| (pod.to_owned(), PodPorts::Tap));
+    let mut lab = Lab::up(&LabSpec {
+        ports_of: taps.into(),
+        mtu: 1500,
+        ..LabSpec::of(&["client-tap", "client-veth", "web-tap", "web-veth"]).unwrap()
+    })
+    .unwrap();
+    let switch = Rig::start(&mut lab, config);
+    Rig { switch, lab }
+}
+
+fn virtual_addresses() -> [IpAddr; 2] {
+    ["10.96.0.1", "fd00:96::1"].map(|address| address.parse().unwrap())
+}
+
+fn name(protocol: Protocol) -> ServicePortName {
+    ServicePortName { namespace: "default".to_owned(), name: "web".to_owned(), port: None, protocol }
+}
+
+fn port(pods: &[&Pod]) -> ServicePort {
+    let backends = pods.iter().flat_map(|pod| pod.addresses());
+    ServicePort {
+        cluster: virtual_addresses().map(|address| SocketAddr::new(address, SERVICE)).to_vec(),
+        internal_backends: backends.map(|address| SocketAddr::new(address, PORT)).collect(),
+        ..ServicePort::default()
+    }
+}
+
+fn table(pods: &[&Pod]) -> ServiceTable {
+    let ports = [Protocol::TCP, Protocol::UDP].map(|protocol| (name(protocol), port(pods)));
+    ServiceTable { node_addresses: Vec::new(), ports: ports.into() }
+}
+
+#[test]
+fn connections_reach_the_backends_of_a_service_while_these_change() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig("");
+    let [tap, veth, web_tap, web_veth] =
+        ["client-tap", "client-veth", "web-tap", "web-veth"].map(|name| rig.pod(name));
+    let client = rig.switch.client();
+    let _servers = [&web_tap, &web_veth].map(|web| Server::start(web, &[PORT], Services::Both).unwrap());
+    for (backend, from) in [(&web_tap, &veth), (&web_veth, &tap), (&web_tap, &tap), (&web_veth, &veth)] {
+        client.put_services(&table(&[backend])).unwrap();
+        for address in virtual_addresses() {
+            transfer(from, address, SERVICE, MEGABYTES, PATIENCE).unwrap();
+            assert_eq!(udp_exchange(from, address, SERVICE, PATIENCE).unwrap(), Outcome::Allowed);
+        }
+        // The backend reaches itself.
+        transfer(backend, virtual_addresses()[0], SERVICE, 1 << 16, PATIENCE).unwrap();
+    }
+    assert!(rig.flows(1000).iter().any(|flow| flow.service.is_some_and(|service| service.port() == SERVICE)));
+
+    let base = client.put_services(&table(&[&web_tap, &web_veth])).unwrap().generation;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut base = base;
+            for round in 0.. {
+                let pods = match round % 3 {
+                    0 => vec![&web_tap],
+                    1 => vec![&web_veth],
+                    _ => vec![&web_tap, &web_veth],
+                };
+                let set = [(name(Protocol::TCP), port(&pods))].into();
+                let diff = ServicesDiff { set, ..ServicesDiff::default() };
+                base = client.patch_services(&ServicesPatch { base, diff }).unwrap().generation;
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for n in 0..CONNECTIONS {
+            let (from, address) = ([&tap, &veth][n % 2], virtual_addresses()[n / 2 % 2]);
+            assert_eq!(tcp_connect(from, address, SERVICE, PATIENCE).unwrap(), Outcome::Allowed, "{n}");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let report = client.services().unwrap();
+    let tcp = report.ports.iter().find(|port| port.service == name(Protocol::TCP)).unwrap();
+    assert!(tcp.flows_opened >= CONNECTIONS as u64, "{tcp:?}");
+
+    // Policy is asked about the backend.
+    rig.apply(&only_from("web-veth", "client-tap"));
+    client.put_services(&table(&[&web_veth])).unwrap();
+    let to = virtual_addresses()[0];
+    assert_eq!(tcp_connect(&tap, to, SERVICE, PATIENCE).unwrap(), Outcome::Allowed);
+    assert!(!rig.drops().contains_key("policy-ingress"));
+    let refused = tcp_connect(&veth, to, SERVICE, crate::support::SILENCE).unwrap();
+    assert_eq!(refused, Outcome::TimedOut);
+    client.put_services(&table(&[])).unwrap();
+    for address in virtual_addresses() {
+        assert_eq!(tcp_connect(&tap, address, SERVICE, PATIENCE).unwrap(), Outcome::Refused);
+    }
+    assert_accounted(&rig.counters());
+}
+
+#[test]
+fn a_connection_to_a_service_outlives_the_switch_and_its_backends_place() {
+    let Some(_alone) = alone() else { return };
+    let config = "[conntrack]\ntcp_pickup = false\n";
+    let Rig { switch, mut lab } = rig(config);
+    let [from, web, other] = ["client-veth", "web-veth", "web-tap"].map(|name| lab.pod(name).unwrap());
+    switch.client().put_services(&table(&[&web])).unwrap();
+    let listener = web.run(|| TcpListener::bind((web.v4(), PORT))).unwrap().unwrap();
+    let to = SocketAddr::new(virtual_addresses()[0], SERVICE);
+    let mut there = from.run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap().unwrap();
+    let (mut back, _) = listener.accept().unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    back.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut goes_on = || {
+        let mut heard = [0; 5];
+        there.write_all(b"hello").unwrap();
+        back.read_exact(&mut heard).unwrap();
+        back.write_all(&heard).unwrap();
+        there.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello");
+    };
+    goes_on();
+    switch.kill().unwrap();
+    let switch = Rig::start(&mut lab, config);
+    // Without Services so far.
+    goes_on();
+    switch.client().put_services(&table(&[&other])).unwrap();
+    goes_on();
+    drop(switch);
+}

@@ -1,0 +1,103 @@
+//! Services in the commands about policies.
+
+use super::{Scratch, policy};
+
+const SERVICE: &str = "---
+{apiVersion: v1, kind: Service, metadata: {name: data, namespace: shop}, spec: {clusterIP: 10.96.0.1, selector: {app: db}, \
+                       ports: [{port: 80, targetPort: 5432}]}}
+";
+
+/// Directory with pods, a policy that lets `api` reach the database on some port, and the Service before it.
+fn shop(name: &str, port: u16) -> Scratch {
+    let scratch = Scratch::new(name);
+    scratch.write("policy.yaml", &(policy("api", port, port) + SERVICE));
+    scratch
+}
+
+#[test]
+fn a_connection_to_a_service_is_explained_at_each_backend() {
+    let scratch = shop("service-explain", 5432);
+    let ask =
+        |from: &str| scratch.palisade(&format!("explain --from {from} --to service/shop/data --port 80 ."));
+    let (code, out, err) = ask("shop/api");
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(
+        out.starts_with("allow: TCP from shop/api to service shop/data port 80 (10.96.0.1:80)\n"),
+        "{out}"
+    );
+    assert!(out.contains("every connection goes to the only backend"), "{out}");
+    assert!(out.contains("backend 240.0.0.2:5432 (pod shop/db") || out.contains(":5432 ("), "{out}");
+    let (code, out, _) = ask("shop/web");
+    assert_eq!(code, 1);
+    assert!(out.starts_with("deny: TCP from shop/web") && out.contains("came close"), "{out}");
+    let found = scratch.json("explain --from shop/web --to service/shop/data --port 80 -o json .");
+    assert_eq!((&found[0]["verdict"], &found[0]["flows"][0]["verdict"]), (&"deny".into(), &"deny".into()));
+    assert_eq!(found[0]["addresses"][0], "10.96.0.1:80");
+}
+
+#[test]
+fn what_a_service_has_not_is_an_error_that_says_what_it_has() {
+    let scratch = shop("service-errors", 5432);
+    for (to, port, says) in [
+        ("service/shop/data", 81, "service shop/data has no TCP port 81: it has TCP 80"),
+        ("service/shop/dat", 80, "there is no Service shop/dat in the manifests"),
+        ("service/shop/", 80, "write namespace/name"),
+    ] {
+        let (code, out, err) =
+            scratch.palisade(&format!("explain --from shop/api --to {to} --port {port} ."));
+        assert_eq!((code, out.as_str()), (2, ""), "{to}");
+        assert!(err.contains(says), "{to}: {err}");
+    }
+    scratch.write("policy.yaml", &SERVICE.replace("10.96.0.1", "None"));
+    let (code, _, err) = scratch.palisade("explain --from shop/api --to service/shop/data --port 80 .");
+    assert!(code == 2 && err.contains("is headless"), "{err}");
+}
+
+#[test]
+fn a_service_with_an_unready_backend_only_refuses_and_says_why() {
+    let scratch = shop("service-unready", 5432);
+    let pods = "{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {containers: \
+                [{name: c}]}, status: {podIP: 10.1.0.1, conditions: [{type: Ready, status: 'False'}]}}\n---\n{apiVersion: v1, \
+                kind: Pod, metadata: {name: api, namespace: shop, labels: {app: api}}, spec: {containers: [{name: c}]}}\n";
+    scratch.write("pods.yaml", pods);
+    let (code, out, _) = scratch.palisade("explain --from shop/api --to service/shop/data --port 80 .");
+    assert_eq!(code, 1);
+    assert!(out.contains("has no backend for this client: connections are refused"), "{out}");
+    assert!(out.contains("10.1.0.1:5432 takes no connection: it is not ready"), "{out}");
+}
+
+#[test]
+fn a_failed_probe_to_a_service_names_the_backend_or_says_that_there_is_none() {
+    let scratch = Scratch::new("service-probes");
+    let case = |selector: &str, expect: &str| {
+        format!(
+            "name: c\nresources:\n- {{apiVersion: v1, kind: Pod, metadata: {{name: db, namespace: shop, labels: {{app: db}}}}, spec: \
+             {{containers: [{{name: c}}]}}, status: {{podIP: 10.1.0.1}}}}\n- {{apiVersion: v1, kind: Service, metadata: {{name: data, \
+             namespace: shop}}, spec: {{selector: {{app: {selector}}}, ports: [{{port: 80}}]}}}}\nprobes:\n- {{from: {{ip: 192.0.2.1}}, \
+             to: {{service: shop/data}}, port: 80, expect: {expect}}}\n"
+        )
+    };
+    for (selector, expect, code, says) in [
+        ("db", "allow", 0, "probes: 1 passed"),
+        ("db", "deny", 1, "service/shop/data may pick backend 10.1.0.1:80:"),
+        ("none", "deny", 0, "probes: 1 passed"),
+        ("none", "allow", 1, "service/shop/data has no backend for this client: connections are refused"),
+    ] {
+        scratch.write("case.yaml", &case(selector, expect));
+        let (got, out, err) = scratch.palisade("test case.yaml");
+        assert_eq!(got, code, "{selector} {expect}: {out}{err}");
+        assert!(out.contains(says), "{selector} {expect}: {out}");
+    }
+}
+
+#[test]
+fn lint_finds_the_port_of_a_service_in_a_rule() {
+    let scratch = shop("service-lint", 80);
+    let (code, out, _) = scratch.palisade("lint .");
+    assert_eq!(code, 1);
+    let says = "80 is the port of Service shop/data: policy is asked about the pods behind it, and pod shop/db has port 5432: \
+                write 5432 [port-of-service]";
+    assert!(out.contains(says), "{out}");
+    let right = shop("service-lint-right", 5432);
+    assert_eq!(right.palisade("lint ."), (0, "Nothing found.\n".to_owned(), String::new()));
+}

@@ -1,0 +1,192 @@
+//! Backends that come and go, and clients that keep theirs.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use palisade::dataplane::DropReason;
+use palisade::ids::PortId;
+use palisade::net::flow::Protocol;
+use palisade::tables::ServicePort;
+
+use super::fixture::{
+    SERVICE, TARGET, backend_of, exchange, external_address, opened, packet, port, seen_by_backend,
+    seen_by_client, services, transport, virtual_address, with_backends,
+};
+use crate::rig::assertions::{A, CLIENT, is_dropped};
+use crate::rig::{HOST, Rig, Setting, UPLINK, node_address, outside_address, pod_address};
+
+const BOTH: [usize; 2] = [1, 2];
+
+fn with(port: &ServicePort) -> Setting {
+    Setting { services: Some(services(port)), ..Setting::open() }
+}
+
+/// A client's port whose flow of this protocol goes to a backend.
+fn client_of(rig: &mut Rig, protocol: Protocol, backend: usize) -> u16 {
+    let goes_there =
+        |client: &u16| backend_of(rig, A, &seen_by_client(protocol, 0, 0, 0, *client)) == backend;
+    (CLIENT..CLIENT + 50).find(goes_there).expect("one of fifty flows goes to each of two backends")
+}
+
+#[test]
+fn flows_are_divided_and_each_keeps_its_backend() {
+    let mut rig = Rig::new(2, &with_backends(&Setting::open(), &BOTH));
+    let first: Vec<usize> = (0..40)
+        .map(|n| backend_of(&mut rig, A, &seen_by_client(Protocol::UDP, 0, 0, 0, CLIENT + n)))
+        .collect();
+    assert!(
+        BOTH.iter().all(|backend| first.iter().filter(|found| *found == backend).count() >= 8),
+        "{first:?}"
+    );
+    for (n, backend) in first.iter().enumerate() {
+        let again = seen_by_client(Protocol::UDP, 0, 2, 0, CLIENT + n as u16);
+        assert_eq!(backend_of(&mut rig, A, &again), *backend);
+    }
+    assert_eq!(opened(&rig, Protocol::UDP).0, 40);
+}
+
+#[test]
+fn a_connection_stays_with_a_backend_that_leaves_and_the_next_one_does_not() {
+    for protocol in [Protocol::TCP, Protocol::SCTP] {
+        let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+        exchange(&mut rig, protocol, 0, [0, 1], CLIENT);
+        rig.publish(&with_backends(&Setting::open(), &[2]));
+        assert_eq!(backend_of(&mut rig, A, &seen_by_client(protocol, 0, 2, 0, CLIENT)), 1);
+        exchange(&mut rig, protocol, 0, [0, 2], CLIENT + 1);
+        // The replies of the first connection still come from the virtual address.
+        let reply = seen_by_backend(protocol, 0, 1, [0, 1], CLIENT);
+        let out = rig.send(PortId(1), &reply);
+        assert_eq!(out, [(A, crate::rig::forwarded(A, &seen_by_client(protocol, 0, 1, 0, CLIENT)))]);
+    }
+}
+
+#[test]
+fn datagrams_move_when_their_backend_is_gone_and_stay_otherwise() {
+    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &BOTH));
+    let clients = BOTH.map(|backend| client_of(&mut rig, Protocol::UDP, backend));
+    rig.publish(&with_backends(&Setting::open(), &[2]));
+    for client in clients {
+        assert_eq!(backend_of(&mut rig, A, &seen_by_client(Protocol::UDP, 0, 2, 0, client)), 2);
+        let reply = seen_by_backend(Protocol::UDP, 0, 1, [0, 2], client);
+        let expected = crate::rig::forwarded(A, &seen_by_client(Protocol::UDP, 0, 1, 0, client));
+        assert_eq!(rig.send(PortId(2), &reply), [(A, expected)]);
+    }
+    rig.publish(&with_backends(&Setting::open(), &BOTH));
+    for client in clients {
+        assert_eq!(backend_of(&mut rig, A, &seen_by_client(Protocol::UDP, 0, 2, 0, client)), 2);
+    }
+}
+
+#[test]
+fn a_service_that_goes_takes_new_flows_no_more() {
+    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+    exchange(&mut rig, Protocol::UDP, 0, [0, 1], CLIENT);
+    rig.publish(&Setting::open());
+    // The address is one like any other: it is routed.
+    let sent = seen_by_client(Protocol::UDP, 0, 2, 0, CLIENT);
+    let out = rig.send(A, &sent);
+    assert_eq!(out, [(crate::rig::UPLINK, crate::rig::forwarded(crate::rig::UPLINK, &sent))]);
+}
+
+#[test]
+fn a_client_with_affinity_keeps_its_backend_for_a_while_after_its_last_flow() {
+    let affine = |pods: &[usize]| with(&ServicePort { affinity_seconds: Some(60), ..port(pods) });
+    let mut rig = Rig::new(1, &affine(&BOTH));
+    let to = |rig: &mut Rig, client: u16| backend_of(rig, A, &seen_by_client(Protocol::UDP, 0, 0, 0, client));
+    let kept = to(&mut rig, CLIENT);
+    for n in 1..30 {
+        assert_eq!(to(&mut rig, CLIENT + n), kept);
+    }
+    for n in 30..33 {
+        rig.wait(Duration::from_secs(50));
+        assert_eq!(to(&mut rig, CLIENT + n), kept, "each flow extends it");
+    }
+    // A backend that leaves keeps no client.
+    let other = BOTH.into_iter().find(|backend| *backend != kept).unwrap();
+    rig.publish(&affine(&[other]));
+    assert_eq!(to(&mut rig, CLIENT + 40), other);
+    // It comes back, and gets the client back after the time.
+    rig.publish(&affine(&BOTH));
+    assert_eq!(to(&mut rig, CLIENT + 41), other);
+    rig.wait(Duration::from_secs(70));
+    assert_eq!(to(&mut rig, CLIENT + 42), kept);
+}
+
+#[test]
+fn two_services_with_one_backend_and_one_port_of_a_client_do_not_meet() {
+    // Both addresses stand for the same two backends.
+    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &BOTH));
+    let external = |client: u16| {
+        let transport = super::fixture::transport(Protocol::UDP, 0, [client, super::fixture::SERVICE]);
+        super::fixture::packet(
+            crate::rig::pod_address(0)[0],
+            super::fixture::external_address()[0],
+            transport,
+        )
+    };
+    for client in CLIENT..CLIENT + 20 {
+        let one = backend_of(&mut rig, A, &seen_by_client(Protocol::UDP, 0, 0, 0, client));
+        let other = backend_of(&mut rig, A, &external(client));
+        assert_ne!(one, other);
+    }
+    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+    exchange(&mut rig, Protocol::UDP, 0, [0, 1], CLIENT);
+    is_dropped(&mut rig, A, &external(CLIENT), DropReason::ServiceCollision);
+}
+
+#[test]
+fn clients_outside_find_the_local_one_of_many_backends() {
+    let remote = (0..250).map(|host| SocketAddr::from(([198, 51, 100, host], TARGET)));
+    let with = |attached: bool| {
+        let local = SocketAddr::new(pod_address(1)[0], TARGET);
+        let backends: Vec<SocketAddr> = remote.clone().chain([local]).collect();
+        let many =
+            ServicePort { internal_backends: backends.clone(), external_backends: backends, ..port(&[]) };
+        let mut setting = with(&many);
+        if !attached {
+            setting.attachments[1] = None;
+        }
+        setting
+    };
+    let mut rig = Rig::new(1, &with(true));
+    let to = |from: IpAddr, service: IpAddr, client: u16| {
+        packet(from, service, transport(Protocol::UDP, 0, [client, SERVICE]))
+    };
+    for client in CLIENT..CLIENT + 20 {
+        let outside = to(outside_address(5)[0], external_address()[0], client);
+        assert_eq!(backend_of(&mut rig, UPLINK, &outside), 1);
+        let node = to(node_address()[0], virtual_address()[0], client);
+        assert_eq!(backend_of(&mut rig, HOST, &node), 1);
+    }
+    // Pods take all of them.
+    let away = (CLIENT..CLIENT + 20)
+        .filter(|client| backend_of(&mut rig, A, &seen_by_client(Protocol::UDP, 0, 0, 0, *client)) != 1);
+    assert!(away.count() >= 15);
+    rig.publish(&with(false));
+    let outside = to(outside_address(5)[0], external_address()[0], CLIENT + 30);
+    is_dropped(&mut rig, UPLINK, &outside, DropReason::ServiceRemote);
+    rig.publish(&with(true));
+    assert_eq!(backend_of(&mut rig, UPLINK, &outside), 1);
+}
+
+#[test]
+fn the_node_takes_another_backend_than_itself() {
+    let own = SocketAddr::new(node_address()[0], TARGET);
+    for (pods, expected) in [([1].as_slice(), Some(1)), (&[], None)] {
+        let mut shared = port(pods);
+        shared.internal_backends.push(own);
+        let mut rig = Rig::new(1, &with(&shared));
+        for client in CLIENT..CLIENT + 20 {
+            let transport = transport(Protocol::UDP, 0, [client, SERVICE]);
+            let sent = packet(node_address()[0], virtual_address()[0], transport);
+            if let Some(backend) = expected {
+                assert_eq!(backend_of(&mut rig, HOST, &sent), backend);
+            } else {
+                let before = rig.counters(HOST);
+                rig.send(HOST, &sent);
+                let drops = rig.drops_since(HOST, &before);
+                assert_eq!(drops, [("service-no-backend".to_owned(), 1)].into());
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A pod that has reached itself by its own Service, and replies of that pod to others.
+
+use std::time::Duration;
+
+use palisade::net::flow::Protocol;
+
+use super::fixture::{
+    SERVICE, TARGET, becomes, exchange, external_address, packet, port, seen_by_client, services_at,
+    transport, virtual_address,
+};
+use crate::frames::Transport;
+use crate::rig::assertions::{B, CLIENT};
+use crate::rig::{HOST, Rig, Setting, UPLINK, ip, node_address, pod_address};
+
+/// Lets pod 1 send one packet to the Service that it backs alone.
+fn reach_itself(rig: &mut Rig, family: usize) {
+    let sent = seen_by_client(Protocol::UDP, family, 0, 1, CLIENT);
+    let service = virtual_address()[family];
+    let seen = packet(service, pod_address(1)[family], transport(Protocol::UDP, 0, [CLIENT, TARGET]));
+    becomes(rig, B, &sent, B, &seen);
+}
+
+#[test]
+fn replies_to_clients_whose_addresses_may_be_virtual_reach_these() {
+    for family in [0, 1] {
+        let services = Some(services_at(&port(&[1]), &node_address()));
+        let mut rig = Rig::new(1, &Setting { services, ..Setting::open() });
+        reach_itself(&mut rig, family);
+        // The node's addresses pass the filter of virtual addresses.
+        for client in CLIENT..CLIENT + 3 {
+            let (node, service) = (node_address()[family], virtual_address()[family]);
+            let backend = pod_address(1)[family];
+            for step in 0..3 {
+                let ports = [client, SERVICE];
+                let (src, dst) = if step == 1 { (service, node) } else { (node, service) };
+                let at_client = packet(src, dst, transport(Protocol::UDP, step, ports));
+                let (src, dst) = if step == 1 { (backend, node) } else { (node, backend) };
+                let at_backend = packet(src, dst, transport(Protocol::UDP, step, [client, TARGET]));
+                if step == 1 {
+                    becomes(&mut rig, B, &at_backend, HOST, &at_client);
+                } else {
+                    becomes(&mut rig, HOST, &at_client, B, &at_backend);
+                }
+            }
+        }
+        exchange(&mut rig, Protocol::UDP, family, [0, 1], CLIENT);
+        reach_itself(&mut rig, family);
+    }
+}
+
+#[test]
+fn replies_reach_every_client_though_the_filter_lets_some_by_chance_pass() {
+    let services = Some(services_at(&port(&[1]), &[]));
+    let mut rig = Rig::new(1, &Setting { services, ..Setting::open() });
+    reach_itself(&mut rig, 1);
+    for number in 1..800 {
+        if number % 50 == 0 {
+            // Their flows end.
+            rig.wait(Duration::from_hours(1));
+            reach_itself(&mut rig, 1);
+        }
+        let (client, service, backend) =
+            (ip(&format!("2001:db8::{number:x}")), external_address()[1], pod_address(1)[1]);
+        let sent = packet(client, service, Transport::Udp { ports: [CLIENT, SERVICE] });
+        let seen = packet(client, backend, Transport::Udp { ports: [CLIENT, TARGET] });
+        becomes(&mut rig, UPLINK, &sent, B, &seen);
+        let sent = packet(backend, client, Transport::Udp { ports: [TARGET, CLIENT] });
+        let seen = packet(service, client, Transport::Udp { ports: [SERVICE, CLIENT] });
+        becomes(&mut rig, B, &sent, UPLINK, &seen);
+    }
+    exchange(&mut rig, Protocol::UDP, 1, [0, 1], CLIENT);
+}

@@ -1,0 +1,11 @@
+//! Services: destinations and replies translated, backends that come and go, and pods that try to deceive.
+
+mod attacks;
+mod backends;
+mod errors;
+mod fixture;
+mod floods;
+mod fragments;
+mod hairpin;
+mod passing;
+mod restart;
