@@ -40,7 +40,8 @@ impl<'a> Exporter<'a> {
         flows.follow_ended(true);
         shared.run(true);
         let mut deltas = FlowDeltas::new(settings.active_timeout.as_millis() as u32);
-        let ended = flows.take_ended();
+        let mut clock = Clock::default();
+        let ended = take_ended(flows, &mut clock);
         flows.read(&mut |flow| {
             deltas.assume_exported(flow, ended.now_ms);
             true
@@ -51,7 +52,7 @@ impl<'a> Exporter<'a> {
             deltas,
             ports: Ports::default(),
             output: Output::new(settings.clone()),
-            clock: Clock::default(),
+            clock,
             walk_interval: settings.active_timeout / WALKS,
             last_walk: Instant::now(),
         };
@@ -87,7 +88,6 @@ impl<'a> Exporter<'a> {
     /// Sends templates if it is time, and adds the records of ended flows and denied packets.
     fn prepare(&mut self, state: &Arc<State>) {
         let changed = self.ports.update(state);
-        self.take_time(self.clock.now_ms);
         self.output.refresh(self.ports.options(), &changed, self.unix_s(), self.shared);
         self.take_ended();
         while let Some(denied) = self.shared.take_denial() {
@@ -97,12 +97,11 @@ impl<'a> Exporter<'a> {
     }
 
     fn take_ended(&mut self) {
-        let ended = self.flows.take_ended();
+        let ended = take_ended(self.flows, &mut self.clock);
         self.add_ended(&ended);
     }
 
     fn add_ended(&mut self, ended: &EndedFlows) {
-        self.take_time(ended.now_ms);
         self.shared.lost_ends.store(ended.lost, Relaxed);
         for flow in &ended.flows {
             let delta = self.deltas.end(flow);
@@ -139,12 +138,19 @@ impl<'a> Exporter<'a> {
         self.output.add((set, &record), self.unix_s(), self.shared);
     }
 
-    fn take_time(&mut self, now_ms: u32) {
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.clock = Clock { now_ms, unix_ms: unix.as_millis() as u64 };
-    }
-
     fn unix_s(&self) -> u32 {
-        (self.clock.unix_ms / 1000) as u32
+        (unix_ms() / 1000) as u32
     }
+}
+
+/// Takes the flows that have ended, and the time.
+fn take_ended(flows: &dyn FlowCounters, clock: &mut Clock) -> EndedFlows {
+    let before = unix_ms();
+    let ended = flows.take_ended();
+    clock.advance(ended.now_ms, [before, unix_ms()]);
+    ended
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -58,6 +58,14 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// Takes a new reading of the switch's clock, and readings of the system's clock from before and after it. The moment
+    /// changes only as far as these three contradict it: delays between them do not move earlier times.
+    pub(super) fn advance(&mut self, now_ms: u32, [before, after]: [u64; 2]) {
+        let expected = self.unix_ms.saturating_add(now_ms.wrapping_sub(self.now_ms).into());
+        // Both clocks are read in whole milliseconds.
+        *self = Clock { now_ms, unix_ms: expected.clamp(before, after.max(before) + 1) };
+    }
+
     /// Milliseconds since 1970 of a time of the switch that is not in the future.
     fn unix_ms_of(self, at_ms: u32) -> u64 {
         let ago = self.now_ms.wrapping_sub(at_ms);
@@ -167,6 +175,21 @@ mod tests {
     use crate::dataplane::FlowCount;
     use crate::ids::PortId;
     use crate::net::flow::Protocol;
+
+    #[test]
+    fn times_move_only_as_far_as_readings_contradict_them() {
+        let mut clock = Clock::default();
+        clock.advance(100, [50_000, 50_040]);
+        assert_eq!(clock.unix_ms_of(90), 49_990);
+        clock.advance(200, [50_080, 50_400]);
+        assert_eq!(clock.unix_ms_of(90), 49_990, "a delay of the readings changes nothing");
+        clock.advance(300, [50_210, 50_210]);
+        assert_eq!(clock.unix_ms_of(90), 50_000, "the first reading was ten milliseconds early");
+        clock.advance(400, [40_000, 40_001]);
+        assert_eq!(clock.unix_ms_of(399), 40_001, "the system's clock was set back");
+        clock.advance(500, [90_000, 90_000]);
+        assert_eq!(clock.unix_ms_of(499), 89_999, "the system's clock was set forward");
+    }
 
     fn key(address: fn(u8) -> IpAddr, protocol: Protocol) -> FlowKey {
         FlowKey { src: address(1), dst: address(2), protocol, src_port: 4000, dst_port: 80 }
