@@ -67,7 +67,7 @@ impl<'a> Exporter<'a> {
             self.walk();
             self.last_walk = Instant::now();
         }
-        self.output.flush(self.unix_s(), self.shared);
+        self.output.flush(unix_s(), self.shared);
     }
 
     /// Sends what is left of all flows, and ends the collection.
@@ -82,17 +82,17 @@ impl<'a> Exporter<'a> {
             }
             true
         });
-        self.output.flush(self.unix_s(), self.shared);
+        self.output.flush(unix_s(), self.shared);
     }
 
     /// Sends templates if it is time, and adds the records of ended flows and denied packets.
     fn prepare(&mut self, state: &Arc<State>) {
         let changed = self.ports.update(state);
-        self.output.refresh(self.ports.options(), &changed, self.unix_s(), self.shared);
+        self.output.refresh(self.ports.options(), &changed, unix_s(), self.shared);
         self.take_ended();
         while let Some(denied) = self.shared.take_denial() {
             let (set, record) = denial(&denied, self.ports.named(&denied.port));
-            self.output.add((set, &record), self.unix_s(), self.shared);
+            self.output.add((set, &record), unix_s(), self.shared);
         }
     }
 
@@ -135,11 +135,7 @@ impl<'a> Exporter<'a> {
     fn add(&mut self, delta: &FlowDelta) {
         let interfaces = [number_of(delta.flow.port), self.ports.towards(delta.flow.key.dst)];
         let (set, record) = flow(delta, interfaces, self.clock);
-        self.output.add((set, &record), self.unix_s(), self.shared);
-    }
-
-    fn unix_s(&self) -> u32 {
-        (unix_ms() / 1000) as u32
+        self.output.add((set, &record), unix_s(), self.shared);
     }
 }
 
@@ -149,6 +145,10 @@ fn take_ended(flows: &dyn FlowCounters, clock: &mut Clock) -> EndedFlows {
     let ended = flows.take_ended();
     clock.advance(ended.now_ms, [before, unix_ms()]);
     ended
+}
+
+fn unix_s() -> u32 {
+    (unix_ms() / 1000) as u32
 }
 
 fn unix_ms() -> u64 {
