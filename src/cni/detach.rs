@@ -139,8 +139,8 @@ impl<'a> Remover<'a> {
         };
         // A record vouches for nothing in another namespace.
         let is_of_record = |record: &&Record| {
-            let inode = opened.as_ref().map(PodNamespace::inode);
-            record.inode.is_none() || record.inode == inode
+            let cookie = opened.as_ref().map(PodNamespace::cookie);
+            record.cookie.is_none() || record.cookie == cookie
         };
         let kind = record.as_ref().filter(is_of_record).map(|record| record.kind.of_the_kernel());
         remove_links(attachment, opened.as_ref(), kind)?;

@@ -18,6 +18,7 @@ use crate::net::mac::Mac;
 use crate::netlink::{
     Interface, NetlinkError, NetworkNamespace, PodRoute, RouteSocket, Veth, configure_pod_interface,
 };
+use crate::tap::namespace_cookie;
 
 /// Network namespace of the calling thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -26,7 +27,7 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 #[derive(Debug)]
 pub(super) struct PodNamespace {
     path: String,
-    inode: u64,
+    cookie: u64,
     namespace: NetworkNamespace,
 }
 
@@ -86,7 +87,7 @@ impl PodNamespace {
         let paths = bound.iter().filter_map(|path| path.to_str()).chain([record.namespace.as_str()]);
         for path in paths.filter(|path| !path.is_empty()) {
             if let Some(namespace) = PodNamespace::open_if_there(path)?
-                && record.inode.is_none_or(|recorded| recorded == namespace.inode)
+                && record.cookie.is_none_or(|recorded| recorded == namespace.cookie)
             {
                 return Ok(Some(namespace));
             }
@@ -114,18 +115,17 @@ impl PodNamespace {
         if inode == own.ino() {
             return Ok(Found::Node);
         }
-        let opened = PodNamespace { path: path.to_owned(), inode, namespace };
-        match opened.namespace.run(|| ()) {
-            Ok(()) => Ok(Found::Pod(opened)),
+        match namespace.run(|| Ok(namespace_cookie()?)).flatten() {
+            Ok(cookie) => Ok(Found::Pod(PodNamespace { path: path.to_owned(), cookie, namespace })),
             // The file is no namespace: setns(2).
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(Found::Other),
             Err(error) => Err(CniError::io(&format!("enter namespace {path}"), &error)),
         }
     }
 
-    /// Inode, by which a record tells the namespace from a later one with its path.
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
+    /// Cookie, by which a record tells the namespace from a later one with its path.
+    pub(super) fn cookie(&self) -> u64 {
+        self.cookie
     }
 
     fn run<T: Send>(&self, f: impl FnOnce() -> Result<T, CniError> + Send) -> Result<T, CniError> {
@@ -169,13 +169,9 @@ impl PodNamespace {
         })
     }
 
-    /// Marks a tap device that the switch has made, and gives it the pod's Ethernet address.
-    pub(super) fn adopt_tap(&self, record: &Record) -> Result<(), CniError> {
-        self.run(|| {
-            let kernel = RouteSocket::open()?;
-            kernel.set_alias(&record.interface, &mark(&record.attachment()))?;
-            Ok(kernel.set_mac(&record.interface, record.mac)?)
-        })
+    /// Marks a tap device that the switch has made.
+    pub(super) fn mark_tap(&self, record: &Record) -> Result<(), CniError> {
+        self.run(|| Ok(RouteSocket::open()?.set_alias(&record.interface, &mark(&record.attachment()))?))
     }
 
     /// Sets the interface up with its addresses and routes.

@@ -23,6 +23,8 @@ use super::config::InterfaceKind;
 use super::environment::Attachment;
 use super::error::{CniError, Code};
 use super::result::CniResult;
+use crate::control::protocol::{PodRequest, PortRequest};
+use crate::dataplane::PortKind;
 use crate::net::mac::Mac;
 use crate::tables::PodName;
 
@@ -48,9 +50,9 @@ pub(super) struct Record {
     pub network: String,
     /// Path of the container's network namespace.
     pub namespace: String,
-    /// Inode of the namespace: a path may lead to another one later.
+    /// Cookie of the namespace: a path may lead to another one later, and an inode be that of another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inode: Option<u64>,
+    pub cookie: Option<u64>,
     /// Name that the plugin has given the namespace, for a path that ends with a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<String>,
@@ -98,7 +100,7 @@ impl Record {
             interface: attachment.interface.clone(),
             network: network.to_owned(),
             namespace: String::new(),
-            inode: None,
+            cookie: None,
             bound: None,
             pod,
             kind: InterfaceKind::default(),
@@ -118,9 +120,23 @@ impl Record {
         Attachment { container: self.container.clone(), interface: self.interface.clone() }
     }
 
-    /// Path or name of the namespace for a tap port.
-    pub(super) fn port_namespace(&self) -> String {
-        self.bound.clone().unwrap_or_else(|| self.namespace.clone())
+    /// Request for the port. A tap device is made in the namespace of the record alone, whatever has its path.
+    pub(super) fn port_request(&self) -> PortRequest {
+        match self.kind {
+            InterfaceKind::Veth => PortRequest::of(PortKind::Pod),
+            InterfaceKind::Tap => PortRequest {
+                namespace_cookie: self.cookie,
+                mtu: Some(self.mtu),
+                mac: Some(self.mac),
+                ..PortRequest::tap(self.bound.as_ref().unwrap_or(&self.namespace), &self.interface)
+            },
+        }
+    }
+
+    /// Request for the pod behind the port.
+    pub(super) fn pod_request(&self) -> PodRequest {
+        let port = port_name(&self.attachment());
+        PodRequest { port, addresses: self.addresses.clone(), mac: Some(self.mac) }
     }
 }
 

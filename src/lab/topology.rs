@@ -127,6 +127,7 @@ fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
 fn add_tap(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
     let spec = TapSpec {
         namespace: pod.netns.clone(),
+        namespace_cookie: None,
         interface: POD_INTERFACE.to_owned(),
         mtu: Some(journal.mtu),
         mac: Some(pod.mac),

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 
+use palisade::control::protocol::PortState;
 use serde_json::{Value, json};
 
 use super::rig::{Answer, Container, Network, addresses, plugin};
-use crate::support::alone;
 use crate::support::veth::ip;
+use crate::support::{alone, eventually};
 
 /// File of the record of a container.
 fn record(network: &Network, part: &str, container: &Container) -> PathBuf {
@@ -41,7 +42,7 @@ fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
         network.del(&second);
         // A namespace that has got the path of the first one, with an interface of somebody else.
         let mut other: Value = serde_json::from_slice(&left).unwrap();
-        other["inode"] = (other["inode"].as_u64().unwrap_or_default() + 1).into();
+        other["cookie"] = (other["cookie"].as_u64().unwrap() + 1).into();
         let addition = if kind == "tap" {
             "tuntap add eth0 mode tap"
         } else {
@@ -54,6 +55,33 @@ fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
         std::mem::forget(second);
         network.assert_empty();
     }
+}
+
+#[test]
+fn a_namespace_with_the_name_of_another_gets_no_port() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let [on_tap, on_veth] = ["web", "db"].map(Container::new);
+    network.add(&on_tap, "tap");
+    network.add(&on_veth, "veth");
+    // The kernel gives the inode of the old namespace to the new one.
+    for Container { netns, .. } in [&on_tap, &on_veth] {
+        ip(&format!("netns delete {netns}"));
+        ip(&format!("netns add {netns}"));
+    }
+    eventually("the switch finds another namespace", || {
+        let ports = network.client().ports().unwrap();
+        ports.iter().any(|port| port.reason.as_ref().is_some_and(|reason| reason.contains("is another one")))
+    });
+    network.kill();
+    network.start();
+    assert_eq!(network.client().pods().unwrap().len(), 0);
+    assert!(network.client().ports().unwrap().iter().all(|port| port.state != PortState::Up));
+    assert!(!on_tap.has_interface() && !on_veth.has_interface());
+    // The containers have ended without DEL, and others have their names and addresses.
+    network.del(&on_tap);
+    network.del(&on_veth);
+    network.assert_empty();
 }
 
 #[test]
