@@ -124,10 +124,7 @@ impl<'a> Remover<'a> {
         ipam: Option<Ipam<'_>>,
     ) -> Result<Forgotten, CniError> {
         let record = self.records.read_any(attachment)?;
-        if let Some(record) = &record {
-            self.records.write(Part::Pending, record)?;
-        }
-        self.records.remove(Part::Attached, attachment)?;
+        self.records.reopen(attachment)?;
         let left = self.detach(attachment);
         if let Err(error) = &left {
             note(&format!("the switch forgets {} later: {error}", port_name(attachment)));
@@ -137,13 +134,7 @@ impl<'a> Remover<'a> {
             (None, Some(path)) => PodNamespace::open_if_there(path)?,
             (recorded, _) => recorded,
         };
-        // A record vouches for nothing in another namespace.
-        let is_of_record = |record: &&Record| {
-            let cookie = opened.as_ref().map(PodNamespace::cookie);
-            record.cookie.is_none() || record.cookie == cookie
-        };
-        let kind = record.as_ref().filter(is_of_record).map(|record| record.kind.of_the_kernel());
-        remove_links(attachment, opened.as_ref(), kind)?;
+        remove_links(attachment, opened.as_ref(), record.as_ref())?;
         record.as_ref().map_or(Ok(()), unroute_from_node)?;
         let recorded = record.as_ref().filter(|record| !record.released).map(|record| self.ipam_of(record));
         let ipam = if record.is_some() { recorded } else { ipam };
@@ -157,7 +148,9 @@ impl<'a> Remover<'a> {
         }
         match record {
             Some(record) if left.is_err() => {
-                self.records.write(Part::Pending, &Record { released: true, ..record })?;
+                // The record stays in any case. Without this change the addresses are released once more.
+                let released = Record { released: true, ..record };
+                self.records.write(Part::Pending, &released).unwrap_or_else(|error| note(&error));
             }
             _ => self.records.remove(Part::Pending, attachment)?,
         }

@@ -15,7 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -164,10 +164,16 @@ pub(super) struct Records {
     directory: PathBuf,
 }
 
-/// Exclusive use of an attachment, until it is dropped.
+/// Exclusive use of an attachment, until it is dropped. Plugins that this process starts inherit the file: one that outlives
+/// a killed call keeps the lock, and may give an address until its end.
 #[derive(Debug)]
-pub(super) struct Lock {
-    _file: File,
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Unlike the end of this process, it releases the lock for all who have inherited the file.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 /// Name of the port of an attachment, and of its interface on the node: 12 digits of a hash.
@@ -254,7 +260,11 @@ impl Records {
         let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Lock { _file: file })),
+                Ok(()) => {
+                    let lock = Lock(file);
+                    fcntl_setfd(&lock.0, FdFlags::empty())?;
+                    return Ok(Some(lock));
+                }
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -296,7 +306,25 @@ impl Records {
             file.write_all(&text)?;
             fs::rename(&next, &path)
         };
-        write().map_err(|error| CniError::io(&format!("write {}", path.display()), &error))
+        write().map_err(|error| {
+            // A part of a record has no effect, and may not be there.
+            let _ = fs::remove_file(&next);
+            CniError::io(&format!("write {}", path.display()), &error)
+        })
+    }
+
+    /// Makes a completed attachment one that is not at its end. A full disk does not keep it from that.
+    pub(super) fn reopen(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if self.read(Part::Pending, attachment)?.is_some() {
+            return self.remove(Part::Attached, attachment);
+        }
+        let [from, to] = [Part::Attached, Part::Pending].map(|part| self.path(part, attachment));
+        match fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(CniError::io(&format!("move {} to {}", from.display(), to.display()), &error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes a record. A removed one has no effect.

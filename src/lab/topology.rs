@@ -145,6 +145,7 @@ fn add_veth(pod: &PodPlan, journal: &Journal, namespace: &Namespace, mark: &str)
             mac: pod.mac,
             queues: journal.workers,
             mtu: journal.mtu,
+            peer_namespace: None,
         })?;
         kernel.set_alias(&pod.host_interface, mark)?;
         kernel.set_namespace(&pod.host_interface, outside.as_fd())

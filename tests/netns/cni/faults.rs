@@ -1,7 +1,10 @@
 //! Interfaces, names and addresses after faults: those that calls leave alone, and those that they undo.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use palisade::control::protocol::PortState;
 use serde_json::{Value, json};
@@ -163,5 +166,146 @@ fn a_runtime_that_reads_no_errors_gets_its_answer() {
     let answer = Answer::of(&call.wait_with_output().unwrap());
     assert!(answer.success && !web.has_interface(), "{answer:?}");
     network.start();
+    network.assert_empty();
+}
+
+#[test]
+fn an_address_that_the_plugin_of_a_killed_call_gives_later_is_released() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let web = Container::new("web");
+    let at = |name: &str| network.lab.directory().join(name);
+    let (started, go) = (at("started"), at("go"));
+    let wait = format!("touch {}; until [ -e {} ]; do sleep 0.01; done", started.display(), go.display());
+    plugin(
+        &mut network,
+        "late",
+        &format!("[ $CNI_COMMAND != ADD ] || {{ {wait}; }}\nexec /usr/lib/cni/host-local"),
+    );
+    network.config["ipam"]["type"] = "late".into();
+    let mut add = network.start_call("ADD", &web, &network.config);
+    eventually("the plugin runs", || started.exists());
+    add.kill().unwrap();
+    add.wait().unwrap();
+    let mut del = network.start_call("DEL", &web, &network.config);
+    // A call that does not wait ends in this time on most machines.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(del.try_wait().unwrap().is_none(), "DEL does not wait for the plugin");
+    fs::write(&go, "").unwrap();
+    assert!(del.wait().unwrap().success());
+    network.assert_empty();
+}
+
+#[test]
+fn a_namespace_may_go_or_be_replaced_in_the_middle_of_a_call() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let directory = network.lab.directory().to_owned();
+    let again = directory.join("again");
+    plugin(
+        &mut network,
+        "vanish",
+        &format!(
+            "[ $CNI_COMMAND = ADD ] || exec /usr/lib/cni/host-local\n/usr/lib/cni/host-local\n\
+             name=$(basename $CNI_NETNS); ip netns delete $name; [ ! -e {} ] || ip netns add $name",
+            again.display()
+        ),
+    );
+    network.config["ipam"]["type"] = "vanish".into();
+    for is_replaced in [false, true] {
+        for kind in ["tap", "veth"] {
+            let web = Container::new("web");
+            let answer = network.call("ADD", &web, &network.with("interface", kind));
+            // The veth pair is made in the namespace that the call has opened, which ends with it.
+            assert!(kind == "veth" || !answer.success, "{answer:?}");
+            assert!(!web.has_interface(), "{kind}");
+            network.del(&web);
+            network.assert_empty();
+        }
+        if !is_replaced {
+            fs::write(&again, "").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_no_container_from_ending() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let [web, db, late] = ["web", "db", "late"].map(Container::new);
+    let records = network.lab.directory().join("cni");
+    fs::create_dir_all(&records).unwrap();
+    let disk = Disk::small(&records);
+    network.add(&web, "tap");
+    network.add(&db, "veth");
+    let filled = disk.fill();
+    network.call("ADD", &late, &network.config).refused(5, "No space left on device");
+    assert!(!late.has_interface());
+    assert_eq!((network.leases().len(), network.client().ports().unwrap().len()), (2, 2));
+    network.del(&late);
+    network.del(&web);
+    assert!(!web.has_interface() && network.leases().len() == 1);
+    network.kill();
+    network.del(&db);
+    assert!(!db.has_interface() && network.leases().is_empty());
+    network.start();
+    // The record could not be changed, so that a call finishes it.
+    assert_eq!((network.records("attached"), network.client().pods().unwrap().len()), (0, 0));
+    fs::remove_file(filled).unwrap();
+    let answer = collect(&network, &late);
+    assert!(answer.success, "{answer:?}");
+    network.assert_empty();
+}
+
+/// File system of a few pages, until it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn small(at: &Path) -> Disk {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=32k", "tmpfs"]).arg(at).status();
+        assert!(mount.unwrap().success());
+        Disk(at.to_owned())
+    }
+
+    /// Fills it. Returns the file that does.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = fs::File::create(&path).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn calls_for_one_container_at_the_same_time_leave_nothing() {
+    let Some(_alone) = alone() else { return };
+    let network = &Network::up(1);
+    let containers = &["web", "db"].map(Container::new);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let container = &containers[number % 2];
+            let config = network.with("interface", if number < 3 { "tap" } else { "veth" });
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    // One that finds the container of another network's call, or its interface, is refused.
+                    network.call("ADD", container, &config);
+                    if number % 3 == 0 {
+                        assert!(collect(network, container).success);
+                    }
+                    network.del(container);
+                }
+            });
+        }
+    });
+    for container in containers {
+        network.del(container);
+        assert!(!container.has_interface());
+    }
     network.assert_empty();
 }
