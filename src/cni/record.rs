@@ -292,7 +292,7 @@ impl Records {
     /// Writes a record. A process that is killed meanwhile leaves the record before, or this one.
     pub(super) fn write(&self, part: Part, record: &Record) -> Result<(), CniError> {
         let path = self.path(part, &record.attachment());
-        let next = path.with_extension("next");
+        let next = self.next(&record.attachment());
         let text = serde_json::to_vec(record)
             .map_err(|error| CniError::new(Code::DECODE, format!("the record cannot be encoded: {error}")))?;
         if text.len() as u64 > RECORD_BYTES_MAX {
@@ -329,13 +329,16 @@ impl Records {
 
     /// Removes a record. A removed one has no effect.
     pub(super) fn remove(&self, part: Part, attachment: &Attachment) -> Result<(), CniError> {
-        let path = self.path(part, attachment);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(CniError::io(&format!("remove {}", path.display()), &error))
+        let next = (part == Part::Pending).then(|| self.next(attachment));
+        for path in next.into_iter().chain([self.path(part, attachment)]) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(CniError::io(&format!("remove {}", path.display()), &error));
+                }
+                _ => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Lists the attachments of a part, at most 4,096. Other files are left out.
@@ -343,6 +346,11 @@ impl Records {
         let entries = fs::read_dir(self.directory.join(part.name()));
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.filter_map(|name| attachment_of(name.to_str()?)).take(RECORDS_MAX).collect()
+    }
+
+    /// File that a record of either part is written to first. A call that is killed leaves it.
+    fn next(&self, attachment: &Attachment) -> PathBuf {
+        self.path(Part::Pending, attachment).with_extension("next")
     }
 
     fn path(&self, part: Part, attachment: &Attachment) -> PathBuf {

@@ -276,7 +276,7 @@ fn damaged_records_stop_nobody() {
         let directory = call.directory.join("cni").join(part);
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("c1@eth0.json"), "{\"container\": \"c1\"").unwrap();
-        std::fs::write(directory.join("c2@eth0.json.next"), "").unwrap();
+        std::fs::write(directory.join("c1@eth0.next"), "").unwrap();
         std::fs::write(directory.join("%00@x"), "").unwrap();
         std::fs::create_dir(directory.join("c3@eth0.json")).unwrap();
     }
@@ -286,7 +286,9 @@ fn damaged_records_stop_nobody() {
     let mut call = call;
     call.environment.insert("CNI_COMMAND", "DEL".to_owned());
     assert_eq!(call.answer(), Ok(None));
-    assert!(!call.directory.join("cni/attached/c1@eth0.json").exists());
+    for file in ["attached/c1@eth0.json", "pending/c1@eth0.json", "pending/c1@eth0.next"] {
+        assert!(!call.directory.join("cni").join(file).exists(), "{file}");
+    }
 }
 
 #[test]
