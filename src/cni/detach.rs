@@ -18,6 +18,8 @@ const OTHERS_MAX: usize = 16;
 
 /// Longest time that ADD and DEL take for attachments of others.
 pub(super) const OTHERS_BUDGET: Duration = Duration::from_secs(2);
+/// Most attempts to remove a port whose pod another request attaches.
+const DETACH_TRIES: u32 = 3;
 /// Pod of an attachment whose call does not name one.
 const POD_UNKNOWN: [&str; 2] = ["default", "unknown"];
 
@@ -124,8 +126,9 @@ impl<'a> Remover<'a> {
         ipam: Option<Ipam<'_>>,
     ) -> Result<Forgotten, CniError> {
         let record = self.records.read_any(attachment)?;
+        let was_pending = self.records.read(Part::Pending, attachment)?.is_some();
         self.records.reopen(attachment)?;
-        let left = self.detach(attachment);
+        let mut left = self.detach(attachment);
         if let Err(error) = &left {
             note(&format!("the switch forgets {} later: {error}", port_name(attachment)));
         }
@@ -145,6 +148,10 @@ impl<'a> Remover<'a> {
         if let Some(name) = record.as_ref().and_then(|record| record.bound.as_ref()) {
             let unbound = NetworkNamespace::unbind(name);
             unbound.map_err(|error| CniError::io(&format!("remove namespace name {name}"), &error))?;
+        }
+        if was_pending && left.is_ok() {
+            // The switch may have come to the last request of a killed call in this time.
+            left = self.detach(attachment);
         }
         match record {
             Some(record) if left.is_err() => {
@@ -222,11 +229,19 @@ impl<'a> Remover<'a> {
     /// Removes port and pod of an attachment from the switch. Those that are not there have no effect.
     pub(super) fn detach(&self, attachment: &Attachment) -> Result<(), ClientError> {
         let port = port_name(attachment);
-        let pods = self.switch.pods()?;
-        for pod in pods.into_iter().filter(|pod| pod.port == port) {
-            absent_is_fine(self.switch.delete_pod(&pod.pod))?;
+        let mut tries = DETACH_TRIES;
+        loop {
+            let pods = self.switch.pods()?;
+            for pod in pods.into_iter().filter(|pod| pod.port == port) {
+                absent_is_fine(self.switch.delete_pod(&pod.pod))?;
+            }
+            tries -= 1;
+            match absent_is_fine(self.switch.delete_port_with(&port, true)) {
+                // The last request of a killed call has attached its pod meanwhile.
+                Err(error) if error.status() == Some(409) && tries > 0 => {}
+                done => return done,
+            }
         }
-        absent_is_fine(self.switch.delete_port_with(&port, true))
     }
 }
 
