@@ -200,8 +200,7 @@ fn an_address_that_the_plugin_of_a_killed_call_gives_later_is_released() {
 fn a_namespace_may_go_or_be_replaced_in_the_middle_of_a_call() {
     let Some(_alone) = alone() else { return };
     let mut network = Network::up(1);
-    let directory = network.lab.directory().to_owned();
-    let again = directory.join("again");
+    let again = network.lab.directory().join("again");
     plugin(
         &mut network,
         "vanish",
