@@ -38,6 +38,8 @@ ip link show dev "$uplink" >/dev/null 2>&1 || fail "there is no interface $uplin
 if ! ip link show dev palisade-host >/dev/null 2>&1; then
     ip link add palisade-host type veth peer name palisade-node
 fi
+# The switch sets no interface up, and without this end the other one has no carrier.
+ip link set palisade-host up
 ip link set palisade-node up
 
 quoted=\"$(echo "$NODE_ADDRESSES" | sed 's/,/", "/g')\"

@@ -11,9 +11,8 @@ use super::error::{CniError, Code, note};
 use super::link::{PodNamespace, lasting_path, route_from_node, routes_of};
 use super::record::{LOCK_PATIENCE, NodeRoutes, Part, Record, Records, mac_of, port_name};
 use super::result::{CniResult, Interface, Ip};
-use crate::control::protocol::{PodRequest, PortRequest, Status};
+use crate::control::protocol::Status;
 use crate::control::{Client, ClientError};
-use crate::dataplane::PortKind;
 use crate::netlink::{self, NetworkNamespace, raise_host_end};
 use crate::tables::PodName;
 use crate::xdp::mtu_of_this_kernel;
@@ -89,7 +88,7 @@ impl Attacher<'_> {
         if let Some(Record {
             namespace: recorded,
             network,
-            inode,
+            cookie,
             result: Some(result),
             pod,
             mac,
@@ -98,7 +97,7 @@ impl Attacher<'_> {
         }) = &record
             && !is_pending
             && (network, pod) == (&self.config.name, wanted)
-            && inode.is_none_or(|inode| inode == namespace.inode())
+            && cookie.is_none_or(|cookie| cookie == namespace.cookie())
             && (recorded == path || lasting_path(path).is_ok_and(|lasting| lasting == Some(recorded.into())))
             && namespace.link(&attachment.interface)?.is_some_and(|link| link.mac == *mac)
         {
@@ -139,7 +138,7 @@ impl Attacher<'_> {
             interface: interface.clone(),
             network: self.config.name.clone(),
             namespace: path.to_owned(),
-            inode: Some(namespace.inode()),
+            cookie: Some(namespace.cookie()),
             bound: None,
             pod: pod.clone(),
             kind: self.config.kind,
@@ -186,7 +185,7 @@ impl Attacher<'_> {
             InterfaceKind::Veth => {
                 namespace.add_veth(record, status.cores.len().max(1) as u16)?;
                 // The host end is down until its XDP program is attached: the node's stack sees no frame of the pod.
-                self.put_port(&attachment, &PortRequest::of(PortKind::Pod))?;
+                self.put_port(record)?;
                 raise_host_end(&port)?;
             }
             InterfaceKind::Tap => {
@@ -197,14 +196,12 @@ impl Attacher<'_> {
                             CniError::io(&format!("name namespace {}", record.namespace), &error)
                         })?;
                 }
-                let request = PortRequest::tap(&record.port_namespace(), &record.interface);
-                self.put_port(&attachment, &PortRequest { mtu: Some(record.mtu), ..request })?;
-                namespace.adopt_tap(record)?;
+                self.put_port(record)?;
+                namespace.mark_tap(record)?;
             }
         }
         namespace.configure(record, &routes)?;
-        let request = PodRequest { port, addresses: record.addresses.clone(), mac: Some(record.mac) };
-        self.put_pod(&record.pod, &request)?;
+        self.put_pod(record)?;
         self.route_from_node(record, &gateways)?;
         self.result(record, &addresses, shown, &gateways)
     }
@@ -220,12 +217,13 @@ impl Attacher<'_> {
     }
 
     /// Adds the port. One of the same name is left over from a lost record.
-    fn put_port(&self, attachment: &Attachment, request: &PortRequest) -> Result<(), CniError> {
-        let port = port_name(attachment);
-        match self.switch.put_port(&port, request) {
+    fn put_port(&self, record: &Record) -> Result<(), CniError> {
+        let attachment = record.attachment();
+        let (port, request) = (port_name(&attachment), record.port_request());
+        match self.switch.put_port(&port, &request) {
             Err(error) if error.status() == Some(409) => {
-                self.remover().detach(attachment)?;
-                Ok(self.switch.put_port(&port, request).map(drop)?)
+                self.remover().detach(&attachment)?;
+                Ok(self.switch.put_port(&port, &request).map(drop)?)
             }
             other => Ok(other.map(drop)?),
         }
@@ -233,7 +231,8 @@ impl Attacher<'_> {
 
     /// Attaches the pod. Another attachment of this plugin with its name or one of its addresses gives way if its
     /// container is gone.
-    fn put_pod(&self, pod: &PodName, request: &PodRequest) -> Result<(), CniError> {
+    fn put_pod(&self, record: &Record) -> Result<(), CniError> {
+        let (pod, request) = (&record.pod, &record.pod_request());
         let refused = match self.switch.put_pod(pod, request) {
             Err(error) if error.status() == Some(409) => error,
             other => return Ok(other.map(drop)?),

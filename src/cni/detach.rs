@@ -18,6 +18,8 @@ const OTHERS_MAX: usize = 16;
 
 /// Longest time that ADD and DEL take for attachments of others.
 pub(super) const OTHERS_BUDGET: Duration = Duration::from_secs(2);
+/// Most attempts to remove a port whose pod another request attaches.
+const DETACH_TRIES: u32 = 3;
 /// Pod of an attachment whose call does not name one.
 const POD_UNKNOWN: [&str; 2] = ["default", "unknown"];
 
@@ -124,11 +126,9 @@ impl<'a> Remover<'a> {
         ipam: Option<Ipam<'_>>,
     ) -> Result<Forgotten, CniError> {
         let record = self.records.read_any(attachment)?;
-        if let Some(record) = &record {
-            self.records.write(Part::Pending, record)?;
-        }
-        self.records.remove(Part::Attached, attachment)?;
-        let left = self.detach(attachment);
+        let was_pending = self.records.read(Part::Pending, attachment)?.is_some();
+        self.records.reopen(attachment)?;
+        let mut left = self.detach(attachment);
         if let Err(error) = &left {
             note(&format!("the switch forgets {} later: {error}", port_name(attachment)));
         }
@@ -137,13 +137,7 @@ impl<'a> Remover<'a> {
             (None, Some(path)) => PodNamespace::open_if_there(path)?,
             (recorded, _) => recorded,
         };
-        // A record vouches for nothing in another namespace.
-        let is_of_record = |record: &&Record| {
-            let inode = opened.as_ref().map(PodNamespace::inode);
-            record.inode.is_none() || record.inode == inode
-        };
-        let kind = record.as_ref().filter(is_of_record).map(|record| record.kind.of_the_kernel());
-        remove_links(attachment, opened.as_ref(), kind)?;
+        remove_links(attachment, opened.as_ref(), record.as_ref())?;
         record.as_ref().map_or(Ok(()), unroute_from_node)?;
         let recorded = record.as_ref().filter(|record| !record.released).map(|record| self.ipam_of(record));
         let ipam = if record.is_some() { recorded } else { ipam };
@@ -155,9 +149,15 @@ impl<'a> Remover<'a> {
             let unbound = NetworkNamespace::unbind(name);
             unbound.map_err(|error| CniError::io(&format!("remove namespace name {name}"), &error))?;
         }
+        if was_pending && left.is_ok() {
+            // The switch may have come to the last request of a killed call in this time.
+            left = self.detach(attachment);
+        }
         match record {
             Some(record) if left.is_err() => {
-                self.records.write(Part::Pending, &Record { released: true, ..record })?;
+                // The record stays in any case. Without this change the addresses are released once more.
+                let released = Record { released: true, ..record };
+                self.records.write(Part::Pending, &released).unwrap_or_else(|error| note(&error));
             }
             _ => self.records.remove(Part::Pending, attachment)?,
         }
@@ -229,11 +229,19 @@ impl<'a> Remover<'a> {
     /// Removes port and pod of an attachment from the switch. Those that are not there have no effect.
     pub(super) fn detach(&self, attachment: &Attachment) -> Result<(), ClientError> {
         let port = port_name(attachment);
-        let pods = self.switch.pods()?;
-        for pod in pods.into_iter().filter(|pod| pod.port == port) {
-            absent_is_fine(self.switch.delete_pod(&pod.pod))?;
+        let mut tries = DETACH_TRIES;
+        loop {
+            let pods = self.switch.pods()?;
+            for pod in pods.into_iter().filter(|pod| pod.port == port) {
+                absent_is_fine(self.switch.delete_pod(&pod.pod))?;
+            }
+            tries -= 1;
+            match absent_is_fine(self.switch.delete_port_with(&port, true)) {
+                // The last request of a killed call has attached its pod meanwhile.
+                Err(error) if error.status() == Some(409) && tries > 0 => {}
+                done => return done,
+            }
         }
-        absent_is_fine(self.switch.delete_port_with(&port, true))
     }
 }
 

@@ -9,6 +9,8 @@ use crate::tables::PodName;
 const CONTAINER_BYTES_MAX: usize = 128;
 /// Most bytes of an interface's name: `IFNAMSIZ` (16) of `linux/if.h` less the terminating zero.
 const INTERFACE_BYTES_MAX: usize = 15;
+/// Names that stand for something else: the directories of /proc/sys/net, and the loopback interface.
+const INTERFACES_OF_THE_KERNEL: [&str; 5] = [".", "..", "lo", "all", "default"];
 /// Most bytes of any of the variables.
 const VARIABLE_BYTES_MAX: usize = 16 << 10;
 /// Kubernetes namespace of containers that no orchestrator has named.
@@ -102,9 +104,7 @@ impl Environment {
         let interface = self.interface.clone().ok_or_else(|| missing("CNI_IFNAME"))?;
         let is_part = |c: char| !c.is_whitespace() && !c.is_control() && !"/:%".contains(c);
         if interface.len() > INTERFACE_BYTES_MAX
-            || interface == "."
-            || interface == ".."
-            || interface == "lo"
+            || INTERFACES_OF_THE_KERNEL.contains(&interface.as_str())
             || !interface.chars().all(is_part)
         {
             return Err(invalid(

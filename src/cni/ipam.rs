@@ -13,11 +13,14 @@ use super::environment::Attachment;
 use super::error::{CniError, Code};
 use super::result::CniResult;
 use super::version::Version;
+use crate::limits::POD_ADDRESSES_MAX;
 
 /// Longest run of an IPAM plugin for its own attachment. One for DHCP waits for a server.
 pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 /// Most bytes that an IPAM plugin may write.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// Most routes of a pod.
+const ROUTES_MAX: usize = 256;
 
 /// Interval of looks whether a plugin has ended that has closed its output.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -79,6 +82,15 @@ impl Ipam<'_> {
         if result.ips.is_empty() {
             let what = format!("IPAM plugin {} gave no address", self.plugin());
             return Err(CniError::new(Code::INVALID_CONFIG, what).into());
+        }
+        for (what, count, max) in
+            [("addresses", result.ips.len(), POD_ADDRESSES_MAX), ("routes", result.routes.len(), ROUTES_MAX)]
+        {
+            if count > max {
+                let plugin = self.plugin();
+                let what = format!("IPAM plugin {plugin} gave {count} {what}, more than {max}");
+                return Err(CniError::new(Code::INVALID_CONFIG, what).into());
+            }
         }
         Ok(result)
     }

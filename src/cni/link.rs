@@ -18,6 +18,7 @@ use crate::net::mac::Mac;
 use crate::netlink::{
     Interface, NetlinkError, NetworkNamespace, PodRoute, RouteSocket, Veth, configure_pod_interface,
 };
+use crate::tap::namespace_cookie;
 
 /// Network namespace of the calling thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -26,7 +27,7 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 #[derive(Debug)]
 pub(super) struct PodNamespace {
     path: String,
-    inode: u64,
+    cookie: u64,
     namespace: NetworkNamespace,
 }
 
@@ -86,7 +87,7 @@ impl PodNamespace {
         let paths = bound.iter().filter_map(|path| path.to_str()).chain([record.namespace.as_str()]);
         for path in paths.filter(|path| !path.is_empty()) {
             if let Some(namespace) = PodNamespace::open_if_there(path)?
-                && record.inode.is_none_or(|recorded| recorded == namespace.inode)
+                && record.cookie.is_none_or(|recorded| recorded == namespace.cookie)
             {
                 return Ok(Some(namespace));
             }
@@ -114,18 +115,17 @@ impl PodNamespace {
         if inode == own.ino() {
             return Ok(Found::Node);
         }
-        let opened = PodNamespace { path: path.to_owned(), inode, namespace };
-        match opened.namespace.run(|| ()) {
-            Ok(()) => Ok(Found::Pod(opened)),
+        match namespace.run(|| Ok(namespace_cookie()?)).flatten() {
+            Ok(cookie) => Ok(Found::Pod(PodNamespace { path: path.to_owned(), cookie, namespace })),
             // The file is no namespace: setns(2).
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(Found::Other),
             Err(error) => Err(CniError::io(&format!("enter namespace {path}"), &error)),
         }
     }
 
-    /// Inode, by which a record tells the namespace from a later one with its path.
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
+    /// Cookie, by which a record tells the namespace from a later one with its path.
+    pub(super) fn cookie(&self) -> u64 {
+        self.cookie
     }
 
     fn run<T: Send>(&self, f: impl FnOnce() -> Result<T, CniError> + Send) -> Result<T, CniError> {
@@ -161,21 +161,16 @@ impl PodNamespace {
                 mac: record.mac,
                 queues,
                 mtu: record.mtu,
+                peer_namespace: Some(node.as_fd()),
             })?;
-            // The mark comes first, so that an end on the node is never without.
-            kernel.set_alias(&host, &mark(&attachment))?;
-            kernel.set_alias(&record.interface, &mark(&attachment))?;
-            Ok(kernel.set_namespace(&host, node.as_fd())?)
-        })
+            Ok(kernel.set_alias(&record.interface, &mark(&attachment))?)
+        })?;
+        Ok(RouteSocket::open()?.set_alias(&host, &mark(&attachment))?)
     }
 
-    /// Marks a tap device that the switch has made, and gives it the pod's Ethernet address.
-    pub(super) fn adopt_tap(&self, record: &Record) -> Result<(), CniError> {
-        self.run(|| {
-            let kernel = RouteSocket::open()?;
-            kernel.set_alias(&record.interface, &mark(&record.attachment()))?;
-            Ok(kernel.set_mac(&record.interface, record.mac)?)
-        })
+    /// Marks a tap device that the switch has made.
+    pub(super) fn mark_tap(&self, record: &Record) -> Result<(), CniError> {
+        self.run(|| Ok(RouteSocket::open()?.set_alias(&record.interface, &mark(&record.attachment()))?))
     }
 
     /// Sets the interface up with its addresses and routes.
@@ -206,47 +201,47 @@ impl PodNamespace {
     pub(super) fn next_hop(&self, to: IpAddr) -> Result<IpAddr, CniError> {
         self.run(|| Ok(RouteSocket::open()?.next_hop(to)?))
     }
-
-    /// Removes an interface of this attachment. `kind` is that of a record, which vouches for an interface without a mark,
-    /// and never for one with the mark of another attachment.
-    fn remove(&self, attachment: &Attachment, kind: Option<&str>) -> Result<(), CniError> {
-        self.run(|| {
-            let kernel = RouteSocket::open()?;
-            let name = &attachment.interface;
-            let link = match Interface::find_by(&kernel, name) {
-                Err(NetlinkError::NoInterface { .. }) => return Ok(()),
-                link => link?,
-            };
-            let is_ours = match kernel.alias(name)? {
-                Some(alias) if alias.is_empty() => kind.is_some() && link.kind.as_deref() == kind,
-                alias => alias.is_some_and(|alias| alias == mark(attachment)),
-            };
-            if !is_ours {
-                return Ok(());
-            }
-            match kernel.remove_link_with_index(link.index) {
-                Err(NetlinkError::NoInterface { .. }) => Ok(()),
-                other => Ok(other?),
-            }
-        })
-    }
 }
 
-/// Removes all interfaces of an attachment, on the node and in its namespace.
+/// Removes all interfaces of an attachment, on the node and in its namespace. A record vouches for one without a mark: for
+/// the end on the node, whose name is a hash, and for the other one in the record's own namespace.
 pub(super) fn remove_links(
     attachment: &Attachment,
     namespace: Option<&PodNamespace>,
-    kind: Option<&str>,
+    record: Option<&Record>,
 ) -> Result<(), CniError> {
     let kernel = RouteSocket::open()?;
-    let host = port_name(attachment);
-    if kernel.alias(&host)?.is_some_and(|alias| alias == mark(attachment)) {
-        match kernel.remove_link(&host) {
-            Ok(()) | Err(NetlinkError::NoInterface { .. }) => {}
-            Err(error) => return Err(error.into()),
+    remove_if_ours(&kernel, &port_name(attachment), attachment, record)?;
+    let Some(namespace) = namespace else { return Ok(()) };
+    let is_of_record = |record: &&Record| record.cookie.is_none_or(|cookie| cookie == namespace.cookie);
+    let record = record.filter(is_of_record);
+    namespace.run(|| remove_if_ours(&RouteSocket::open()?, &attachment.interface, attachment, record))
+}
+
+/// Removes an interface of this attachment, never one with the mark of another.
+fn remove_if_ours(
+    kernel: &RouteSocket,
+    name: &str,
+    attachment: &Attachment,
+    record: Option<&Record>,
+) -> Result<(), CniError> {
+    let link = match Interface::find_by(kernel, name) {
+        Err(NetlinkError::NoInterface { .. }) => return Ok(()),
+        link => link?,
+    };
+    let is_ours = match kernel.alias(name)? {
+        Some(alias) if alias.is_empty() => {
+            record.is_some_and(|record| link.kind.as_deref() == Some(record.kind.of_the_kernel()))
         }
+        alias => alias.is_some_and(|alias| alias == mark(attachment)),
+    };
+    if !is_ours {
+        return Ok(());
     }
-    namespace.map_or(Ok(()), |namespace| namespace.remove(attachment, kind))
+    match kernel.remove_link_with_index(link.index) {
+        Err(NetlinkError::NoInterface { .. }) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 /// Routes the node's own packets to a pod by way of the switch.

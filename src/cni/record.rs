@@ -15,7 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -23,6 +23,8 @@ use super::config::InterfaceKind;
 use super::environment::Attachment;
 use super::error::{CniError, Code};
 use super::result::CniResult;
+use crate::control::protocol::{PodRequest, PortRequest};
+use crate::dataplane::PortKind;
 use crate::net::mac::Mac;
 use crate::tables::PodName;
 
@@ -48,9 +50,9 @@ pub(super) struct Record {
     pub network: String,
     /// Path of the container's network namespace.
     pub namespace: String,
-    /// Inode of the namespace: a path may lead to another one later.
+    /// Cookie of the namespace: a path may lead to another one later, and an inode be that of another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inode: Option<u64>,
+    pub cookie: Option<u64>,
     /// Name that the plugin has given the namespace, for a path that ends with a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<String>,
@@ -98,7 +100,7 @@ impl Record {
             interface: attachment.interface.clone(),
             network: network.to_owned(),
             namespace: String::new(),
-            inode: None,
+            cookie: None,
             bound: None,
             pod,
             kind: InterfaceKind::default(),
@@ -118,9 +120,23 @@ impl Record {
         Attachment { container: self.container.clone(), interface: self.interface.clone() }
     }
 
-    /// Path or name of the namespace for a tap port.
-    pub(super) fn port_namespace(&self) -> String {
-        self.bound.clone().unwrap_or_else(|| self.namespace.clone())
+    /// Request for the port. A tap device is made in the namespace of the record alone, whatever has its path.
+    pub(super) fn port_request(&self) -> PortRequest {
+        match self.kind {
+            InterfaceKind::Veth => PortRequest::of(PortKind::Pod),
+            InterfaceKind::Tap => PortRequest {
+                namespace_cookie: self.cookie,
+                mtu: Some(self.mtu),
+                mac: Some(self.mac),
+                ..PortRequest::tap(self.bound.as_ref().unwrap_or(&self.namespace), &self.interface)
+            },
+        }
+    }
+
+    /// Request for the pod behind the port.
+    pub(super) fn pod_request(&self) -> PodRequest {
+        let port = port_name(&self.attachment());
+        PodRequest { port, addresses: self.addresses.clone(), mac: Some(self.mac) }
     }
 }
 
@@ -148,10 +164,16 @@ pub(super) struct Records {
     directory: PathBuf,
 }
 
-/// Exclusive use of an attachment, until it is dropped.
+/// Exclusive use of an attachment, until it is dropped. Plugins that this process starts inherit the file: one that outlives
+/// a killed call keeps the lock, and may give an address until its end.
 #[derive(Debug)]
-pub(super) struct Lock {
-    _file: File,
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Unlike the end of this process, it releases the lock for all who have inherited the file.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 /// Name of the port of an attachment, and of its interface on the node: 12 digits of a hash.
@@ -238,7 +260,11 @@ impl Records {
         let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Lock { _file: file })),
+                Ok(()) => {
+                    let lock = Lock(file);
+                    fcntl_setfd(&lock.0, FdFlags::empty())?;
+                    return Ok(Some(lock));
+                }
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -266,7 +292,7 @@ impl Records {
     /// Writes a record. A process that is killed meanwhile leaves the record before, or this one.
     pub(super) fn write(&self, part: Part, record: &Record) -> Result<(), CniError> {
         let path = self.path(part, &record.attachment());
-        let next = path.with_extension("next");
+        let next = self.next(&record.attachment());
         let text = serde_json::to_vec(record)
             .map_err(|error| CniError::new(Code::DECODE, format!("the record cannot be encoded: {error}")))?;
         if text.len() as u64 > RECORD_BYTES_MAX {
@@ -280,18 +306,39 @@ impl Records {
             file.write_all(&text)?;
             fs::rename(&next, &path)
         };
-        write().map_err(|error| CniError::io(&format!("write {}", path.display()), &error))
+        write().map_err(|error| {
+            // A part of a record has no effect, and may not be there.
+            let _ = fs::remove_file(&next);
+            CniError::io(&format!("write {}", path.display()), &error)
+        })
+    }
+
+    /// Makes a completed attachment one that is not at its end. A full disk does not keep it from that.
+    pub(super) fn reopen(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if self.read(Part::Pending, attachment)?.is_some() {
+            return self.remove(Part::Attached, attachment);
+        }
+        let [from, to] = [Part::Attached, Part::Pending].map(|part| self.path(part, attachment));
+        match fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(CniError::io(&format!("move {} to {}", from.display(), to.display()), &error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes a record. A removed one has no effect.
     pub(super) fn remove(&self, part: Part, attachment: &Attachment) -> Result<(), CniError> {
-        let path = self.path(part, attachment);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(CniError::io(&format!("remove {}", path.display()), &error))
+        let next = (part == Part::Pending).then(|| self.next(attachment));
+        for path in next.into_iter().chain([self.path(part, attachment)]) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(CniError::io(&format!("remove {}", path.display()), &error));
+                }
+                _ => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Lists the attachments of a part, at most 4,096. Other files are left out.
@@ -299,6 +346,11 @@ impl Records {
         let entries = fs::read_dir(self.directory.join(part.name()));
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.filter_map(|name| attachment_of(name.to_str()?)).take(RECORDS_MAX).collect()
+    }
+
+    /// File that a record of either part is written to first. A call that is killed leaves it.
+    fn next(&self, attachment: &Attachment) -> PathBuf {
+        self.path(Part::Pending, attachment).with_extension("next")
     }
 
     fn path(&self, part: Part, attachment: &Attachment) -> PathBuf {

@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use super::config::InterfaceKind;
 use super::record::{Part, Record, Records, port_name};
-use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{ApiError, Switch};
-use crate::dataplane::PortKind;
 
 /// Attaches the pods of the records in a directory. Each record that fails is logged and stays, for the runtime to remove.
 /// Records of removals that only a switch had left are done with its start, and go.
@@ -51,20 +48,11 @@ pub fn restore(switch: &Switch, directory: &Path) {
 
 fn attach(switch: &Switch, record: &Record) -> Result<(), ApiError> {
     let port = port_name(&record.attachment());
-    let request = match record.kind {
-        InterfaceKind::Veth => PortRequest::of(PortKind::Pod),
-        InterfaceKind::Tap => PortRequest {
-            mtu: Some(record.mtu),
-            ..PortRequest::tap(&record.port_namespace(), &record.interface)
-        },
-    };
-    let info = switch.put_port(&port, &request)?;
+    let info = switch.put_port(&port, &record.port_request())?;
     for warning in &info.report.warnings {
         tracing::warn!(port, "{warning}");
     }
-    let request =
-        PodRequest { port: port.clone(), addresses: record.addresses.clone(), mac: Some(record.mac) };
-    match switch.put_pod(&record.pod, &request) {
+    match switch.put_pod(&record.pod, &record.pod_request()) {
         Ok(_) => Ok(()),
         // The interface stays closed to the container.
         Err(error) => switch.delete_port(&port, Some(false)).and(Err(error)),

@@ -86,12 +86,12 @@ impl PortConfig {
     /// Request that opens the port.
     pub fn port_request(&self) -> PortRequest {
         PortRequest {
-            kind: self.kind,
             interface: self.interface.clone(),
             vlan: self.vlan,
             addresses: self.addresses.clone(),
             namespace: self.namespace.clone(),
             mtu: self.mtu,
+            ..PortRequest::of(self.kind)
         }
     }
 

@@ -278,15 +278,30 @@ pub struct PortRequest {
     /// Network namespace of a tap device: a name of `ip netns`, or an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// Cookie of that namespace (`SO_NETNS_COOKIE`), for a name that another one may get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_cookie: Option<u64>,
     /// MTU of a tap device, bytes: 1500 for a new device where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// Ethernet address of a tap device that the switch makes; the kernel chooses one where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
 }
 
 impl PortRequest {
     /// Request for a port of this kind, on the interface of its name.
     pub fn of(kind: PortKind) -> PortRequest {
-        PortRequest { kind, interface: None, vlan: None, addresses: Vec::new(), namespace: None, mtu: None }
+        PortRequest {
+            kind,
+            interface: None,
+            vlan: None,
+            addresses: Vec::new(),
+            namespace: None,
+            namespace_cookie: None,
+            mtu: None,
+            mac: None,
+        }
     }
 
     /// Request for a tap device `interface` in a network namespace.

@@ -59,7 +59,9 @@ pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpe
         kind: request.kind,
         vlan: request.vlan,
         namespace: request.namespace.clone(),
+        namespace_cookie: request.namespace_cookie,
         requested_mtu: request.mtu,
+        requested_mac: request.mac,
     })
 }
 
@@ -90,6 +92,21 @@ fn validate_tap(request: &PortRequest) -> Result<(), ApiError> {
         }
         _ => {}
     }
+    match request.mac {
+        Some(_) if !is_tap => {
+            return wrong(
+                "mac",
+                "only a tap port has an Ethernet address here: set that of the interface".to_owned(),
+            );
+        }
+        Some(mac) if !mac.is_unicast() => {
+            return wrong("mac", format!("{mac} is not the address of one station"));
+        }
+        _ => {}
+    }
+    if request.namespace_cookie.is_some() && !is_tap {
+        return wrong("namespace_cookie", "only a tap port has a network namespace".to_owned());
+    }
     match request.mtu {
         Some(_) if !is_tap => {
             wrong("mtu", "only a tap port has an MTU here: set that of the interface".to_owned())
@@ -117,7 +134,7 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
     }
     addresses_are_usable(&request.addresses)?;
     match request.mac {
-        Some(mac) if mac.0[0] & 1 == 1 || mac.0 == [0; 6] => {
+        Some(mac) if !mac.is_unicast() => {
             Err(ApiError::Field { field: "mac", reason: format!("{mac} is not the address of one station") })
         }
         Some(mac) if mac == gateway => Err(ApiError::Field {

@@ -127,6 +127,7 @@ fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
 fn add_tap(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
     let spec = TapSpec {
         namespace: pod.netns.clone(),
+        namespace_cookie: None,
         interface: POD_INTERFACE.to_owned(),
         mtu: Some(journal.mtu),
         mac: Some(pod.mac),
@@ -144,6 +145,7 @@ fn add_veth(pod: &PodPlan, journal: &Journal, namespace: &Namespace, mark: &str)
             mac: pod.mac,
             queues: journal.workers,
             mtu: journal.mtu,
+            peer_namespace: None,
         })?;
         kernel.set_alias(&pod.host_interface, mark)?;
         kernel.set_namespace(&pod.host_interface, outside.as_fd())

@@ -24,10 +24,13 @@ pub(crate) struct Veth<'a> {
     pub(crate) queues: u16,
     /// MTU of both ends, bytes.
     pub(crate) mtu: u32,
+    /// Network namespace of the second end; that of the first one where absent.
+    pub(crate) peer_namespace: Option<BorrowedFd<'a>>,
 }
 
 impl RouteSocket {
-    /// Makes a veth pair in this network namespace, both ends down.
+    /// Makes a veth pair in this network namespace, both ends down. An end that is made elsewhere needs no move, for which the
+    /// kernel would wait until every processor has seen it.
     pub(crate) fn add_veth(&self, veth: &Veth<'_>) -> Result<(), NetlinkError> {
         let end = |link: LinkMessageBuilder<LinkVeth>| {
             link.append_extra_attribute(LinkAttribute::NumTxQueues(u32::from(veth.queues)))
@@ -35,7 +38,11 @@ impl RouteSocket {
                 .mtu(veth.mtu)
         };
         let [name, peer_name] = veth.names;
-        let peer = end(LinkMessageBuilder::<LinkVeth>::default().name(peer_name.to_owned())).build();
+        let peer = end(LinkMessageBuilder::<LinkVeth>::default().name(peer_name.to_owned()));
+        let peer = match veth.peer_namespace {
+            Some(namespace) => peer.setns_by_fd(namespace.as_raw_fd()).build(),
+            None => peer.build(),
+        };
         let link = end(LinkVeth::new(name, peer_name).address(veth.mac.0.to_vec()))
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
             .build();

@@ -27,6 +27,8 @@ const SEGMENTS_MAX: u32 = PORT_SEGMENTS_MAX as u32;
 pub struct TapSpec {
     /// Network namespace: a name of `ip netns`, or an absolute path.
     pub namespace: String,
+    /// Cookie that the namespace must have ([`super::namespace_cookie`]).
+    pub namespace_cookie: Option<u64>,
     /// Name of the interface there.
     pub interface: String,
     /// MTU, bytes. Without one a new device gets 1500, and another keeps its own.
@@ -155,6 +157,14 @@ impl TapDevice {
 
 /// Makes or opens the device in the network namespace of the calling thread.
 fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>), TapError> {
+    if let Some(wanted) = spec.namespace_cookie
+        && ioctl::namespace_cookie().map_err(|errno| TapError::Refused {
+            action: format!("find the identity of network namespace {}", spec.namespace),
+            source: errno.into(),
+        })? != wanted
+    {
+        return Err(TapError::Replaced { namespace: spec.namespace.clone() });
+    }
     let kernel = RouteSocket::open()?;
     let TapSpec { interface: name, .. } = spec;
     let before = match Interface::find_by(&kernel, name) {

@@ -15,6 +15,14 @@ pub enum TapError {
         /// Name or path of the namespace.
         namespace: String,
     },
+    /// Another namespace has the name.
+    #[error(
+        "network namespace {namespace} is another one than the one that the port was requested for: remove the port"
+    )]
+    Replaced {
+        /// Name or path of the namespace.
+        namespace: String,
+    },
     /// The interface is not a tap device.
     #[error(
         "interface {interface} of network namespace {namespace} is there, and is no tap device of this switch: remove it \

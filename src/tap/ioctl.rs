@@ -1,14 +1,15 @@
-//! Requests to a tap device (`linux/if_tun.h`). The one unsafe block of this folder is here: no safe interface
-//! of a library makes these requests.
+//! Requests to a tap device (`linux/if_tun.h`), and for the cookie of a network namespace. The unsafe blocks of this folder
+//! are here: no safe interface of a library makes these requests.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::net::virtio_net::HEADER_BYTES;
 use rustix::io;
 use rustix::ioctl::{IntegerSetter, Ioctl, Opcode, Setter, Updater, ioctl, opcode};
+use rustix::net::{AddressFamily, SocketType, socket};
 
 /// `TUNSETIFF`: attaches the descriptor to a device, which it makes if there is none of the name.
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
@@ -95,6 +96,28 @@ pub(super) fn offer_segments(queue: BorrowedFd<'_>) -> io::Result<bool> {
 pub(super) fn set_persistent(queue: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
     // SAFETY: `TUNSETPERSIST` takes a truth value as the argument.
     request_of(queue, unsafe { IntegerSetter::<TUNSETPERSIST>::new_usize(persistent.into()) })
+}
+
+/// Cookie of the calling thread's network namespace, which no later namespace has until a reboot (`SO_NETNS_COOKIE`, Linux
+/// 5.14). The inode of a namespace that has ended goes to the next one.
+pub fn namespace_cookie() -> io::Result<u64> {
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let mut cookie = 0_u64;
+    let mut length = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to the cookie, which has that many.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if answer == 0 {
+        return Ok(cookie);
+    }
+    Err(io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(io::Errno::IO))
 }
 
 fn request_of<R: Ioctl<Output = ()>>(queue: BorrowedFd<'_>, request: R) -> io::Result<()> {

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `device.rs` | creation of a device, and its identity |
 //! | `queue.rs` | packets in and out of one queue |
-//! | `ioctl.rs` | requests of `linux/if_tun.h` |
+//! | `ioctl.rs` | requests of `linux/if_tun.h`, and the identity of a namespace |
 
 mod device;
 mod error;
@@ -18,4 +18,5 @@ mod queue;
 
 pub use device::{TapDevice, TapSpec, UnreadPackets};
 pub use error::TapError;
+pub use ioctl::namespace_cookie;
 pub use queue::TapQueue;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs containers of podman on the switch, by the CNI plugin and host-local, and prints a transcript: two containers reach
 # each other under a policy and a third does not, the node reaches them, one is killed, the switch is restarted meanwhile,
-# several start at once. The transcript of docs/kubernetes.md is the output of this script.
+# 50 with published ports start at once while the switch is restarted, and half of them are killed. The transcript of
+# docs/kubernetes.md is the output of this script.
 #
 #   tests/cni/podman.sh [DIRECTORY OF palisade AND palisade-cni]     (default: target/debug)
 #
@@ -179,16 +180,49 @@ db=$(address db)
 show podman exec web nc -w 20 "$db" 80
 refused show podman exec other nc -w 2 "$db" 80
 
-count=${COUNT:-10}
-echo "# for n in \$(seq $count); do podman run -d --network pods --name c\$n busybox sleep 600 & done; wait"
+count=${COUNT:-50}
+echo "# for n in \$(seq $count); do podman run -d --network pods -p \$((18100 + n)):80 --name c\$n busybox nc -ll -p 80 -e echo the page of c\$n & done"
+# A container that the plugin refuses while the switch is away is started again, as a runtime does.
+attach() {
+    port=$((18100 + $1))
+    pod run -d --cgroups=disabled --network pods -p $port:80 --name "c$1" busybox /bin/nc -ll -p 80 -e echo the page of "c$1" \
+        >/dev/null 2>&1 && return
+    echo "c$1" >>"$work/again"
+    eventually pod start "c$1"
+}
+: >"$work/again"
 processes=
 for n in $(seq "$count"); do
-    pod run -d --cgroups=disabled --network pods --name "c$n" busybox /bin/sleep 600 >/dev/null &
+    attach "$n" &
     processes="$processes $!"
 done
+attached() { "$bin/palisade" show pods 2>/dev/null | grep -c '^ default/c'; }
+some_are_attached() { [ "$(attached)" -ge $((count / 5)) ]; }
+eventually some_are_attached
+echo "# systemctl kill -s KILL palisade; systemctl start palisade     (meanwhile)"
+kill -9 "$switch"
+wait "$switch" 2>/dev/null || true
+start_switch
 for process in $processes; do wait "$process"; done
 echo "# palisade show pods | grep -c '^ default/c'"
-"$bin/palisade" show pods | grep -c '^ default/c'
+attached
+# shellcheck disable=SC2046
+apply web db other $(seq -f c%g "$count") >/dev/null
+echo "# for n in \$(seq $count); do nc 192.0.2.77 \$((18100 + n)); done | sort -u | wc -l"
+for n in $(seq "$count"); do
+    /bin/busybox nc -w 20 192.0.2.77 $((18100 + n)) </dev/null || echo "FAILED: c$n does not answer"
+done >"$work/pages"
+sort -u "$work/pages" | grep -c '^the page of c'
+[ "$(sort -u "$work/pages" | grep -c '^the page of c')" = "$count" ] || { echo "FAILED:"; cat "$work/pages"; exit 1; }
+refused show podman exec other nc -w 2 "$db" 80
+half=$((count / 2))
+echo "# for n in \$(seq $half); do podman kill c\$n; done"
+# shellcheck disable=SC2046
+pod kill $(seq -f c%g "$half") >/dev/null
+rest_is_attached() { [ "$(attached)" = $((count - half)) ]; }
+eventually rest_is_attached
+echo "# palisade show pods | grep -c '^ default/c'"
+attached
 echo "# podman rm -f -a"
 pod rm -f -t 0 -a >/dev/null
 show palisade show pods

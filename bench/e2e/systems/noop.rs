@@ -99,7 +99,14 @@ pub(crate) fn forward_taps(namespaces: &[String]) -> Result<(), BenchError> {
     let mut ports = Vec::new();
     for (number, namespace) in namespaces.iter().enumerate() {
         let interface = POD_INTERFACE.to_owned();
-        let spec = TapSpec { namespace: namespace.clone(), interface, mtu: None, mac: None, queues: 1 };
+        let spec = TapSpec {
+            namespace: namespace.clone(),
+            namespace_cookie: None,
+            interface,
+            mtu: None,
+            mac: None,
+            queues: 1,
+        };
         let (device, queues) =
             TapDevice::open(&spec).map_err(|error| BenchError::Other(error.to_string()))?;
         devices.push(device);

@@ -145,18 +145,19 @@ pub(in crate::cli) fn port(arguments: &PortArguments) -> Result<ExitCode, CliErr
 }
 
 fn add(client: &Client, arguments: &AddArguments, output: Output) -> Result<(), CliError> {
+    let kind = match arguments.kind {
+        Kind::Pod => PortKind::Pod,
+        Kind::Tap => PortKind::Tap,
+        Kind::Host => PortKind::Host,
+        Kind::Uplink => PortKind::Uplink,
+    };
     let request = PortRequest {
-        kind: match arguments.kind {
-            Kind::Pod => PortKind::Pod,
-            Kind::Tap => PortKind::Tap,
-            Kind::Host => PortKind::Host,
-            Kind::Uplink => PortKind::Uplink,
-        },
         interface: arguments.interface.clone(),
         vlan: arguments.vlan,
         addresses: arguments.addresses.clone(),
         namespace: arguments.namespace.clone(),
         mtu: arguments.mtu,
+        ..PortRequest::of(kind)
     };
     let port = client.put_port(&arguments.name, &request)?;
     if output == Output::Json {

@@ -60,6 +60,10 @@ fn request(call: &Call, patience: Duration) -> Result<CniResult, Failure> {
 fn only_a_plugin_that_refuses_has_given_no_address() {
     let call = Call::of("given", "ADD");
     assert!(request(&call, ipam::PATIENCE).unwrap_err().gave_none, "without a plugin");
+    let ips = |count| vec![json!({"address": "10.0.0.2/24"}); count];
+    let addresses = format!("echo '{}'", json!({"ips": ips(9)}));
+    let routes = vec![json!({"dst": "10.0.0.0/8"}); 300];
+    let routes = format!("echo '{}'", json!({"ips": ips(1), "routes": routes}));
     let cases = [
         ("echo '{\"code\": 11, \"msg\": \"no address is free\"}'; exit 1", true, "no address is free"),
         ("echo '{\"code\": 11}'; kill -9 $$", false, "signal"),
@@ -69,6 +73,9 @@ fn only_a_plugin_that_refuses_has_given_no_address() {
         ("echo no JSON", false, "not JSON"),
         ("echo []", false, "not an object"),
         ("echo '{}'", false, "gave no address"),
+        (addresses.as_str(), false, "gave 9 addresses"),
+        (routes.as_str(), false, "gave 300 routes"),
+        ("yes", false, "failed without a message"),
     ];
     for (script, gave_none, says) in cases {
         call.with_script(script);

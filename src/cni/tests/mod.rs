@@ -179,7 +179,8 @@ fn every_verb_refuses_a_wrong_configuration() {
 #[test]
 fn wrong_variables_are_refused() {
     let long = "x".repeat(20_000);
-    let cases: [(&[&str], &str, &str, &str); 22] = [
+    let pods = format!("K8S_POD_NAME={}", "b".repeat(16_000));
+    let cases: [(&[&str], &str, &str, &str); 26] = [
         (&VERBS, "CNI_COMMAND", "", "missing"),
         (&VERBS, "CNI_COMMAND", "add", "\"add\""),
         (&VERBS, "CNI_COMMAND", "UPDATE", "UPDATE"),
@@ -196,6 +197,10 @@ fn wrong_variables_are_refused() {
         (&["ADD", "DEL", "CHECK"], "CNI_IFNAME", "a/b", "CNI_IFNAME"),
         (&["ADD", "DEL", "CHECK"], "CNI_IFNAME", "eth%d", "CNI_IFNAME"),
         (&["ADD", "DEL", "CHECK"], "CNI_IFNAME", "lo", "CNI_IFNAME"),
+        (&["ADD", "DEL", "CHECK"], "CNI_IFNAME", "all", "CNI_IFNAME"),
+        (&["ADD"], "CNI_ARGS", "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\n", "CNI_ARGS"),
+        (&["ADD"], "CNI_ARGS", "K8S_POD_NAME=../../b", "CNI_ARGS"),
+        (&["ADD"], "CNI_ARGS", &pods, "CNI_ARGS"),
         (&["ADD", "CHECK"], "CNI_NETNS", "", "missing"),
         (&["ADD", "CHECK"], "CNI_NETNS", "netns/x", "absolute"),
         (&["ADD"], "CNI_NETNS", "/run/netns/palisade-none", "cannot be opened"),
@@ -271,7 +276,7 @@ fn damaged_records_stop_nobody() {
         let directory = call.directory.join("cni").join(part);
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("c1@eth0.json"), "{\"container\": \"c1\"").unwrap();
-        std::fs::write(directory.join("c2@eth0.json.next"), "").unwrap();
+        std::fs::write(directory.join("c1@eth0.next"), "").unwrap();
         std::fs::write(directory.join("%00@x"), "").unwrap();
         std::fs::create_dir(directory.join("c3@eth0.json")).unwrap();
     }
@@ -281,7 +286,9 @@ fn damaged_records_stop_nobody() {
     let mut call = call;
     call.environment.insert("CNI_COMMAND", "DEL".to_owned());
     assert_eq!(call.answer(), Ok(None));
-    assert!(!call.directory.join("cni/attached/c1@eth0.json").exists());
+    for file in ["attached/c1@eth0.json", "pending/c1@eth0.json", "pending/c1@eth0.next"] {
+        assert!(!call.directory.join("cni").join(file).exists(), "{file}");
+    }
 }
 
 #[test]

@@ -29,9 +29,10 @@ impl Dataplane {
         let namespace = spec.namespace.clone().unwrap_or_default();
         let tap = TapSpec {
             namespace: namespace.clone(),
+            namespace_cookie: spec.namespace_cookie,
             interface: spec.interface.clone(),
             mtu: spec.requested_mtu,
-            mac: None,
+            mac: spec.requested_mac,
             queues: self.core.workers() as u16,
         };
         let (mut device, queues) = TapDevice::open(&tap)?;
@@ -118,7 +119,7 @@ impl From<TapError> for PortError {
         match error {
             TapError::NoNamespace { namespace } => PortError::NoNamespace { namespace },
             TapError::Netlink(error) => error.into(),
-            error @ (TapError::Other { .. } | TapError::InUse { .. }) => {
+            error @ (TapError::Replaced { .. } | TapError::Other { .. } | TapError::InUse { .. }) => {
                 PortError::Foreign { reason: error.to_string() }
             }
             error @ (TapError::NoDriver { .. } | TapError::Refused { .. }) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{PortId, WorkerId};
+use crate::net::mac::Mac;
 
 /// Kind of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,9 +40,15 @@ pub struct PortSpec {
     /// Network namespace of a tap device: a name of `ip netns`, or an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// Cookie that the namespace of a tap device must have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_cookie: Option<u64>,
     /// MTU of a tap device, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_mtu: Option<u32>,
+    /// Ethernet address of a tap device that the switch makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_mac: Option<Mac>,
 }
 
 impl PortSpec {

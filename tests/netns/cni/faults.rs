@@ -1,13 +1,17 @@
 //! Interfaces, names and addresses after faults: those that calls leave alone, and those that they undo.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
+use palisade::control::protocol::PortState;
 use serde_json::{Value, json};
 
 use super::rig::{Answer, Container, Network, addresses, plugin};
-use crate::support::alone;
 use crate::support::veth::ip;
+use crate::support::{alone, eventually};
 
 /// File of the record of a container.
 fn record(network: &Network, part: &str, container: &Container) -> PathBuf {
@@ -41,7 +45,7 @@ fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
         network.del(&second);
         // A namespace that has got the path of the first one, with an interface of somebody else.
         let mut other: Value = serde_json::from_slice(&left).unwrap();
-        other["inode"] = (other["inode"].as_u64().unwrap_or_default() + 1).into();
+        other["cookie"] = (other["cookie"].as_u64().unwrap() + 1).into();
         let addition = if kind == "tap" {
             "tuntap add eth0 mode tap"
         } else {
@@ -54,6 +58,33 @@ fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
         std::mem::forget(second);
         network.assert_empty();
     }
+}
+
+#[test]
+fn a_namespace_with_the_name_of_another_gets_no_port() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let [on_tap, on_veth] = ["web", "db"].map(Container::new);
+    network.add(&on_tap, "tap");
+    network.add(&on_veth, "veth");
+    // The kernel gives the inode of the old namespace to the new one.
+    for Container { netns, .. } in [&on_tap, &on_veth] {
+        ip(&format!("netns delete {netns}"));
+        ip(&format!("netns add {netns}"));
+    }
+    eventually("the switch finds another namespace", || {
+        let ports = network.client().ports().unwrap();
+        ports.iter().any(|port| port.reason.as_ref().is_some_and(|reason| reason.contains("is another one")))
+    });
+    network.kill();
+    network.start();
+    assert_eq!(network.client().pods().unwrap().len(), 0);
+    assert!(network.client().ports().unwrap().iter().all(|port| port.state != PortState::Up));
+    assert!(!on_tap.has_interface() && !on_veth.has_interface());
+    // The containers have ended without DEL, and others have their names and addresses.
+    network.del(&on_tap);
+    network.del(&on_veth);
+    network.assert_empty();
 }
 
 #[test]
@@ -135,5 +166,145 @@ fn a_runtime_that_reads_no_errors_gets_its_answer() {
     let answer = Answer::of(&call.wait_with_output().unwrap());
     assert!(answer.success && !web.has_interface(), "{answer:?}");
     network.start();
+    network.assert_empty();
+}
+
+#[test]
+fn an_address_that_the_plugin_of_a_killed_call_gives_later_is_released() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let web = Container::new("web");
+    let at = |name: &str| network.lab.directory().join(name);
+    let (started, go) = (at("started"), at("go"));
+    let wait = format!("touch {}; until [ -e {} ]; do sleep 0.01; done", started.display(), go.display());
+    plugin(
+        &mut network,
+        "late",
+        &format!("[ $CNI_COMMAND != ADD ] || {{ {wait}; }}\nexec /usr/lib/cni/host-local"),
+    );
+    network.config["ipam"]["type"] = "late".into();
+    let mut add = network.start_call("ADD", &web, &network.config);
+    eventually("the plugin runs", || started.exists());
+    add.kill().unwrap();
+    add.wait().unwrap();
+    let mut del = network.start_call("DEL", &web, &network.config);
+    // A call that does not wait ends in this time on most machines.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(del.try_wait().unwrap().is_none(), "DEL does not wait for the plugin");
+    fs::write(&go, "").unwrap();
+    assert!(del.wait().unwrap().success());
+    network.assert_empty();
+}
+
+#[test]
+fn a_namespace_may_go_or_be_replaced_in_the_middle_of_a_call() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let again = network.lab.directory().join("again");
+    plugin(
+        &mut network,
+        "vanish",
+        &format!(
+            "[ $CNI_COMMAND = ADD ] || exec /usr/lib/cni/host-local\n/usr/lib/cni/host-local\n\
+             name=$(basename $CNI_NETNS); ip netns delete $name; [ ! -e {} ] || ip netns add $name",
+            again.display()
+        ),
+    );
+    network.config["ipam"]["type"] = "vanish".into();
+    for is_replaced in [false, true] {
+        for kind in ["tap", "veth"] {
+            let web = Container::new("web");
+            let answer = network.call("ADD", &web, &network.with("interface", kind));
+            // The veth pair is made in the namespace that the call has opened, which ends with it.
+            assert!(kind == "veth" || !answer.success, "{answer:?}");
+            assert!(!web.has_interface(), "{kind}");
+            network.del(&web);
+            network.assert_empty();
+        }
+        if !is_replaced {
+            fs::write(&again, "").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_no_container_from_ending() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    let [web, db, late] = ["web", "db", "late"].map(Container::new);
+    let records = network.lab.directory().join("cni");
+    fs::create_dir_all(&records).unwrap();
+    let disk = Disk::small(&records);
+    network.add(&web, "tap");
+    network.add(&db, "veth");
+    let filled = disk.fill();
+    network.call("ADD", &late, &network.config).refused(5, "No space left on device");
+    assert!(!late.has_interface());
+    assert_eq!((network.leases().len(), network.client().ports().unwrap().len()), (2, 2));
+    network.del(&late);
+    network.del(&web);
+    assert!(!web.has_interface() && network.leases().len() == 1);
+    network.kill();
+    network.del(&db);
+    assert!(!db.has_interface() && network.leases().is_empty());
+    network.start();
+    // The record could not be changed, so that a call finishes it.
+    assert_eq!((network.records("attached"), network.client().pods().unwrap().len()), (0, 0));
+    fs::remove_file(filled).unwrap();
+    let answer = collect(&network, &late);
+    assert!(answer.success, "{answer:?}");
+    network.assert_empty();
+}
+
+/// File system of a few pages, until it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn small(at: &Path) -> Disk {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=32k", "tmpfs"]).arg(at).status();
+        assert!(mount.unwrap().success());
+        Disk(at.to_owned())
+    }
+
+    /// Fills it. Returns the file that does.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = fs::File::create(&path).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn calls_for_one_container_at_the_same_time_leave_nothing() {
+    let Some(_alone) = alone() else { return };
+    let network = &Network::up(1);
+    let containers = &["web", "db"].map(Container::new);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let container = &containers[number % 2];
+            let config = network.with("interface", if number < 3 { "tap" } else { "veth" });
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    // One that finds the container of another network's call, or its interface, is refused.
+                    network.call("ADD", container, &config);
+                    if number % 3 == 0 {
+                        assert!(collect(network, container).success);
+                    }
+                    network.del(container);
+                }
+            });
+        }
+    });
+    for container in containers {
+        network.del(container);
+        assert!(!container.has_interface());
+    }
     network.assert_empty();
 }

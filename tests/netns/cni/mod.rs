@@ -174,6 +174,8 @@ fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
     let to = addresses(&on_veth)[0];
     let _server = db.serve(to);
     web.assert_reaches(to);
+    let mut connection = web.connect(db, to);
+    assert!(connection.goes_on(PATIENCE));
     network.kill();
     // Pods are closed, and the plugin says so.
     assert!(!web.reaches(to, SILENCE));
@@ -188,6 +190,7 @@ fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
     assert_eq!((network.client().pods().unwrap().len(), network.records("pending")), (2, 0));
     network.apply(&[(web, &on_tap), (db, &on_veth)], "");
     web.assert_reaches(to);
+    assert!(connection.goes_on(PATIENCE), "the flow has not survived");
     let answer = network.call("STATUS", web, &network.with("cniVersion", "1.1.0"));
     assert!(answer.success && answer.json.is_null(), "{answer:?}");
     network.del(web);
@@ -328,8 +331,10 @@ fn the_node_reaches_its_containers_and_they_reach_it() {
     ip(&format!("link add {switch_end} type veth peer name {node_end}"));
     ip(&format!("link set {switch_end} up"));
     ip(&format!("link set {node_end} up"));
-    ip(&format!("address add 192.0.2.77/32 dev {node_end}"));
-    let of_node: IpAddr = "192.0.2.77".parse().unwrap();
+    // Other processes run this test too, and its server stays until this one ends.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let of_node = IpAddr::from([198, 18, high, low]);
+    ip(&format!("address add {of_node}/32 dev {node_end}"));
     let request = PortRequest { addresses: vec![of_node], ..PortRequest::of(PortKind::Host) };
     network.client().put_port(&switch_end, &request).unwrap();
     network.config["nodeInterface"] = node_end.clone().into();

@@ -15,6 +15,7 @@ use palisade::lab::{Lab, LabSpec, Switch, SwitchSpec};
 use palisade::netlink::NetworkNamespace;
 use serde_json::{Value, json};
 
+use crate::support::connection::Connection;
 use crate::support::veth::ip;
 use crate::support::{PATIENCE, PORT};
 
@@ -69,6 +70,8 @@ impl Network {
     pub(crate) fn start(&mut self) {
         let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
         spec.stay_closed = true;
+        // A connection that continues after a restart has kept its flow.
+        spec.config.push_str("[conntrack]\ntcp_pickup = false\n");
         self.switch = Some(Switch::start(&mut self.lab, &spec).unwrap());
     }
 
@@ -218,6 +221,15 @@ impl Container {
     pub(crate) fn serve(&self, at: IpAddr) -> JoinHandle<()> {
         let listener = self.run(|| TcpListener::bind(SocketAddr::new(at, PORT))).unwrap();
         serve(listener)
+    }
+
+    /// Opens a connection to another container.
+    pub(crate) fn connect(&self, to: &Container, address: IpAddr) -> Connection {
+        let address = SocketAddr::new(address, PORT + 1);
+        let listener = to.run(|| TcpListener::bind(address)).unwrap();
+        let client = self.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        Connection { client, server }
     }
 
     /// Tells whether a server answers.

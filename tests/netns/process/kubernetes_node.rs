@@ -63,7 +63,7 @@ fn a_node_gets_a_configuration_that_the_switch_takes_and_again_on_the_next_start
             let prepared = prepare(&scratch.0, &node);
             assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
         }
-        assert!(output("ip -oneline link show palisade-node").contains("UP"));
+        assert!(output("ip -oneline link show palisade-node").contains("LOWER_UP"), "it has no carrier");
         let file = scratch.0.join("palisade.toml");
         let text = fs::read_to_string(&file).unwrap();
         for line in [

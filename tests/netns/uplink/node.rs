@@ -264,7 +264,15 @@ fn make_pod(node: &Namespace, number: Number, pod: usize) -> Namespace {
         let name = format!("palisade-uplink-{}-{number}-{pod}", std::process::id());
         namespace.attach_name(name.clone());
         let interface = POD_INTERFACE.to_owned();
-        TapDevice::open(&TapSpec { namespace: name, interface, mtu: None, mac: None, queues: 1 }).unwrap();
+        TapDevice::open(&TapSpec {
+            namespace: name,
+            namespace_cookie: None,
+            interface,
+            mtu: None,
+            mac: None,
+            queues: 1,
+        })
+        .unwrap();
     } else {
         node.run(&format!("ip link add pod{pod} type veth peer name eth0 netns {}", namespace.pid()));
         let ipv6 = format!("/proc/sys/net/ipv6/conf/pod{pod}/disable_ipv6");
