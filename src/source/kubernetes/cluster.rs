@@ -11,7 +11,6 @@ use ipnet::IpNet;
 
 use self::namespaces::Namespaces;
 use self::prefixes::Prefixes;
-pub(super) use self::prefixes::prefixes_of;
 use self::services::ClusterServices;
 use super::kinds::{KINDS, Kind};
 use super::message::{Event, Message};

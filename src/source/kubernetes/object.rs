@@ -9,11 +9,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::closed::closed;
-use super::cluster::prefixes_of;
 use super::filter::Piece;
 use super::kinds::Kind;
 use super::parse::{Key, parse};
-use crate::policy::objects::Object;
+use crate::policy::objects::{NetworkPolicy, Object, Peer, Peers};
 use crate::printable;
 
 /// Longest kept text of one object, in bytes. The API server stores at most 1.5 MiB of one.
@@ -149,6 +148,21 @@ fn bounded(object: Object) -> Result<Object, String> {
         return Ok(object);
     }
     Err(format!("it has {prefixes} prefixes in its ipBlocks; {POLICY_PREFIXES_MAX} are possible"))
+}
+
+/// Number of prefixes in the `ipBlock`s of a policy.
+pub(super) fn prefixes_of(policy: &NetworkPolicy) -> usize {
+    let rules = policy.ingress.iter().chain(&policy.egress).flatten();
+    let peers = rules.flat_map(|rule| match &rule.peers {
+        Peers::Any(peers) => peers.as_slice(),
+        Peers::Everyone => &[],
+    });
+    peers
+        .map(|peer| match peer {
+            Peer::IpBlock(block) => 1 + block.except.len(),
+            Peer::Pods { .. } => 0,
+        })
+        .sum()
 }
 
 /// Result of a function, or the message of its panic: an object that the parser fails on stops no other.

@@ -20,7 +20,7 @@ impl Agent {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_palisade"), "agent", "--kubeconfig"]);
         command.arg(kubeconfig).args(["--node", &name(node), "--socket"]).arg(node.socket());
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(node.log_end());
         Agent(command.spawn().unwrap())
     }
 }
@@ -109,7 +109,8 @@ fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_distur
         peer.read_exact(&mut [0; 4]).unwrap();
     };
     let generations = || cluster.nodes.each_ref().map(|node| node.client().status().unwrap().generation);
-    let away = |node: &Node| node.client().status().unwrap().source.map_or(0, |source| source.away.len());
+    let away =
+        |node: &Node| node.client().status().unwrap().source.map_or(0, |source| source.report.away.len());
     let before = (generations(), two.drops("uplink"), one.drops("pod0"));
     server.set(|faults| faults.is_away = true);
     server.cut();

@@ -189,7 +189,7 @@ impl Node {
     pub(crate) fn start(&mut self) {
         let config = self.directory.join("palisade.toml");
         std::fs::write(&config, self.configuration()).unwrap();
-        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let log = self.log_end();
         let program = env!("CARGO_BIN_EXE_palisade");
         let mut command = self.own.command(&format!("setpriv --pdeathsig KILL {program} run --config"));
         command.arg(config).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -205,6 +205,11 @@ impl Node {
 
     fn log_file(&self) -> PathBuf {
         self.directory.join("switch.log")
+    }
+
+    /// End of the log, to write to.
+    pub(crate) fn log_end(&self) -> File {
+        File::options().create(true).append(true).open(self.log_file()).unwrap()
     }
 
     pub(crate) fn log(&self) -> String {

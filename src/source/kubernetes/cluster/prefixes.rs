@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::policy::objects::{NetworkPolicy, Object, Peer, Peers};
-use crate::source::kubernetes::object::{Entry, Issue};
+use crate::policy::objects::{NetworkPolicy, Object};
+use crate::source::kubernetes::object::{Entry, Issue, prefixes_of};
 use crate::source::kubernetes::parse::Key;
 
 /// Most prefixes of a namespace's policies.
@@ -103,21 +103,6 @@ fn count(entry: &Entry) -> usize {
     }
 }
 
-/// Number of prefixes in the `ipBlock`s of a policy.
-pub(in crate::source::kubernetes) fn prefixes_of(policy: &NetworkPolicy) -> usize {
-    let rules = policy.ingress.iter().chain(&policy.egress).flatten();
-    let peers = rules.flat_map(|rule| match &rule.peers {
-        Peers::Any(peers) => peers.as_slice(),
-        Peers::Everyone => &[],
-    });
-    peers
-        .map(|peer| match peer {
-            Peer::IpBlock(block) => 1 + block.except.len(),
-            Peer::Pods { .. } => 0,
-        })
-        .sum()
-}
-
 /// Substitute of a policy: it selects the same pods, and allows nothing in the same directions.
 fn closed(entry: &Entry, message: String) -> Entry {
     let Some(Object::NetworkPolicy(policy)) = &entry.object else {
@@ -156,7 +141,7 @@ fn closed(entry: &Entry, message: String) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicyRule, Ports};
+    use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, Ports};
 
     fn policy(namespace: &str, name: &str, prefixes: u32) -> Entry {
         let block = |i: u32| {
