@@ -55,7 +55,7 @@ fn put_objects(server: &ApiServer, cluster: &Cluster) {
     }
 }
 
-fn policy(name: &str, app: &str, spec: Value) -> Value {
+fn policy(name: &str, app: &str, spec: &Value) -> Value {
     let mut object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"namespace": "default", "name": name}, "spec": spec});
     object["spec"]["podSelector"] = json!({"matchLabels": {"app": app}});
@@ -69,9 +69,9 @@ fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_distur
     let server = ApiServer::start();
     put_objects(&server, &cluster);
     let from_front = json!([{"from": [{"podSelector": {"matchLabels": {"app": "front"}}}]}]);
-    server.put(policy("web", "web", json!({"policyTypes": ["Ingress"], "ingress": from_front})));
+    server.put(policy("web", "web", &json!({"policyTypes": ["Ingress"], "ingress": from_front})));
     let dns = json!([{"ports": [{"protocol": "UDP", "port": 53}]}]);
-    server.put(policy("locked", "locked", json!({"policyTypes": ["Egress"], "egress": dns})));
+    server.put(policy("locked", "locked", &json!({"policyTypes": ["Egress"], "egress": dns})));
     cluster.nodes.iter_mut().for_each(|node| node.has_agent = true);
     cluster.start();
     let [one, two] = &cluster.nodes;
@@ -133,7 +133,7 @@ fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_distur
     );
 
     // A change reaches both nodes: the connection is denied.
-    server.put(policy("web", "web", json!({"policyTypes": ["Ingress"]})));
+    server.put(policy("web", "web", &json!({"policyTypes": ["Ingress"]})));
     let denied = || two.drops("uplink").get("policy-ingress").copied().unwrap_or(0);
     let known = denied();
     eventually("the open connection is denied", || {
