@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::fixture::{Agent, Scratch, admin_policy, eventually, pod, policy, small_cluster};
+use crate::fixture::{Agent, Recorded, Scratch, admin_policy, eventually, pod, policy, small_cluster};
 use crate::server::ApiServer;
 
 #[test]
@@ -182,16 +182,26 @@ fn while_the_api_is_away_the_tables_hold_and_the_report_says_since_when() {
     small_cluster(&server);
     let agent = Agent::start(&server);
     agent.converges(&server);
-    let before = agent.see(|recorded| (recorded.loads, recorded.changes));
+    let changes = |recorded: &mut Recorded| {
+        let routes = recorded.route_changes.len();
+        (recorded.loads, recorded.changes, recorded.service_loads, recorded.service_changes, routes)
+    };
+    eventually("the routes are there", || agent.see(|recorded| recorded.routes.len()) == 1);
+    let before = agent.see(changes);
     server.set(|faults| faults.is_away = true);
     server.cut();
     eventually("all kinds are away", || agent.see(|recorded| recorded.report.away.len()) == 9);
     let since: Vec<u64> =
         agent.see(|recorded| recorded.report.away.iter().map(|away| away.since_unix_s).collect());
     assert!(since.iter().all(|since| *since > 1_700_000_000));
+    // The server that comes back has none of the versions that the agent knows.
+    server.bookmark();
+    server.compact();
     server.set(|faults| faults.is_away = false);
+    let lists = |text: &String| text.contains("/pods?") && text.contains("sendInitialEvents");
     eventually("all kinds are followed", || agent.see(|recorded| recorded.report.away.is_empty()));
-    assert_eq!(agent.see(|recorded| (recorded.loads, recorded.changes)), before);
+    assert!(server.requests().iter().filter(|text| lists(text)).count() >= 2, "pods are listed again");
+    assert_eq!(agent.see(changes), before);
 }
 
 #[test]

@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 #[derive(Default)]
 pub(crate) struct Recorded {
     pub(crate) tables: Option<RuleTables>,
+    /// All tables so far, if they are wanted.
+    pub(crate) history: Option<Vec<RuleTables>>,
     pub(crate) loads: usize,
     pub(crate) changes: usize,
     pub(crate) has_other_tables: bool,
@@ -44,6 +46,14 @@ pub(crate) struct Recorded {
     pub(crate) report: SourceReport,
 }
 
+impl Recorded {
+    fn note(&mut self) {
+        if let Some(history) = &mut self.history {
+            history.extend(self.tables.clone());
+        }
+    }
+}
+
 pub(crate) struct Recorder(pub(crate) Arc<Mutex<Recorded>>);
 
 impl Target for Recorder {
@@ -56,6 +66,7 @@ impl Target for Recorder {
         recorded.tables = Some(tables.clone());
         recorded.loads += 1;
         recorded.has_other_tables = false;
+        recorded.note();
         Ok(())
     }
 
@@ -71,6 +82,7 @@ impl Target for Recorder {
         let tables = recorded.tables.as_mut().unwrap();
         tables.apply(difference);
         tables.check().unwrap();
+        recorded.note();
         Ok(())
     }
 
@@ -263,10 +275,19 @@ fn parsed(objects: &[Value]) -> impl Iterator<Item = Object> {
     })
 }
 
-/// Tables of valid objects, compiled from scratch.
+/// Tables of valid objects, compiled from scratch. Pods of namespaces that have no object are closed.
 pub(crate) fn compiled(objects: &[Value]) -> RuleTables {
     let options = Options { node: Some(NODE.to_owned()) };
-    Compiler::from_objects(parsed(objects), options).into_tables().canonical()
+    let namespaces: BTreeSet<&str> = objects
+        .iter()
+        .filter(|object| object["kind"] == "Namespace")
+        .filter_map(|object| object["metadata"]["name"].as_str())
+        .collect();
+    let objects = parsed(objects).filter(|object| match object {
+        Object::Pod(pod) => namespaces.contains(pod.name.namespace.as_str()),
+        _ => true,
+    });
+    Compiler::from_objects(objects, options).into_tables().canonical()
 }
 
 /// Services of valid objects, resolved from scratch.

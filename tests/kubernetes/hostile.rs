@@ -3,7 +3,9 @@
 use palisade::tables::{Classifier, Verdict};
 use serde_json::{Value, json};
 
-use crate::fixture::{Agent, eventually, pod, policy, small_cluster, unenforced};
+use crate::fixture::{
+    Agent, admin_policy, compiled, eventually, namespace, pod, policy, small_cluster, unenforced,
+};
 use crate::server::ApiServer;
 
 /// Policy of these pods with a field that no version knows.
@@ -85,6 +87,163 @@ fn a_name_without_end_and_an_object_without_sense_stop_no_other() {
     server.delete(&policy(&"x".repeat(100_000), "", ""));
     server.delete(&pod("bad", "", "", ""));
     agent.converges(&server);
+}
+
+/// Namespace with these labels.
+fn labelled(name: &str, labels: &Value) -> Value {
+    let mut object = namespace(name);
+    object["metadata"]["labels"] = labels.clone();
+    object
+}
+
+/// Object with a label that cannot be read.
+fn unreadable(mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({"app": ["no", "text"]});
+    object
+}
+
+fn has_tables(agent: &Agent, pod: &str) -> bool {
+    agent.see(|recorded| recorded.tables.as_ref().unwrap().pods.keys().any(|known| known.name == pod))
+}
+
+#[test]
+fn an_unreadable_pod_is_closed_and_matches_no_rule_of_absent_labels() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    server.delete(&admin_policy("admin", 5));
+    // Pods without the label `app: web` reach the caches.
+    let mut absent = policy("absent", "cache", "");
+    absent["spec"]["ingress"] = json!([{"from": [{"podSelector": {"matchExpressions":
+        [{"key": "app", "operator": "NotIn", "values": ["web"]}, {"key": "role", "operator": "DoesNotExist"}]}}]}]);
+    server.put(absent);
+    server.put(pod("guarded", "n1", "cache", "10.1.0.90"));
+    server.put(pod("remote", "n2", "db", "10.2.0.90"));
+    server.put(pod("local", "n1", "db", "10.1.0.91"));
+    let agent = Agent::start(&server);
+    agent.converges(&server);
+    assert!(allows(&agent, "10.2.0.90", "10.1.0.90") && has_tables(&agent, "local"));
+    server.put(unreadable(pod("remote", "n2", "web", "10.2.0.90")));
+    server.put(unreadable(pod("local", "n1", "db", "10.1.0.91")));
+    eventually("both are reported", || unenforced(&agent).len() == 2);
+    eventually("no rule matches the pod of the other node", || !allows(&agent, "10.2.0.90", "10.1.0.90"));
+    eventually("the pod of this node has no tables", || !has_tables(&agent, "local"));
+    server.put(pod("remote", "n2", "db", "10.2.0.90"));
+    server.put(pod("local", "n1", "db", "10.1.0.91"));
+    agent.converges(&server);
+}
+
+#[test]
+fn an_unreadable_namespace_keeps_its_labels_and_without_any_its_pods_are_closed() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    server.put(labelled("shop", &json!({"tier": "restricted"})));
+    let mut deny = admin_policy("restricted", 1);
+    deny["spec"]["subject"] = json!({"namespaces": {"matchLabels": {"tier": "restricted"}}});
+    deny["spec"]["ingress"][0]["from"] = json!([{"namespaces": {"matchExpressions":
+        [{"key": "tier", "operator": "DoesNotExist"}]}}]);
+    server.put(deny);
+    server.put(namespace("plain"));
+    let in_namespace = |name: &str, namespace: &str, node: &str, address: &str| {
+        let mut object = pod(name, node, "other", address);
+        object["metadata"]["namespace"] = json!(namespace);
+        object
+    };
+    server.put(in_namespace("plain", "plain", "n2", "10.2.0.70"));
+    let agent = Agent::start(&server);
+    agent.converges(&server);
+    let before = compiled(&server.objects());
+    assert!(!allows(&agent, "10.2.0.70", "10.1.0.3"), "the policy denies it");
+    server.put(unreadable(namespace("shop")));
+    server.put(unreadable(namespace("plain")));
+    eventually("both are reported", || unenforced(&agent).len() == 2);
+    // A later change shows that those before are in force.
+    server.put(unreadable(namespace("late")));
+    server.put(in_namespace("late", "late", "n1", "10.1.0.71"));
+    server.put(in_namespace("far", "late", "n2", "10.2.0.72"));
+    server.put(in_namespace("missing", "missing", "n1", "10.1.0.73"));
+    eventually("it is reported", || unenforced(&agent).len() == 3);
+    eventually("the agent knows the pods", || agent.see(|recorded| recorded.report.objects) >= 20);
+    let of_switch = agent.see(|recorded| recorded.tables.as_ref().unwrap().canonical());
+    assert_eq!(of_switch, before, "the last readable labels stay, and pods without any wait");
+    server.put(labelled("shop", &json!({"tier": "restricted"})));
+    server.put(namespace("plain"));
+    server.put(labelled("late", &json!({"tier": "restricted"})));
+    server.put(namespace("missing"));
+    agent.converges(&server);
+    assert!(has_tables(&agent, "late") && has_tables(&agent, "missing"));
+    // A namespace that has been removed with its pods has no labels any more.
+    server.delete(&namespace("late"));
+    for (name, node, address) in [("late", "n1", "10.1.0.71"), ("far", "n2", "10.2.0.72")] {
+        server.delete(&in_namespace(name, "late", node, address));
+    }
+    let objects = server.objects().len();
+    eventually("its pods are gone", || agent.see(|recorded| recorded.report.objects) == objects);
+    server.put(in_namespace("again", "late", "n1", "10.1.0.75"));
+    server.put(in_namespace("marker", "missing", "n1", "10.1.0.76"));
+    agent.converges(&server);
+    assert!(has_tables(&agent, "marker") && !has_tables(&agent, "again"));
+    // A namespace whose removal is seen before those of its pods keeps its labels until they are gone.
+    server.delete(&namespace("shop"));
+    server.put(in_namespace("later", "missing", "n1", "10.1.0.74"));
+    eventually("the agent is up to date", || has_tables(&agent, "later"));
+    assert!(!allows(&agent, "10.2.0.70", "10.1.0.3"), "the policy goes on to deny it");
+}
+
+#[test]
+fn policies_of_a_namespace_with_too_many_prefixes_together_are_closed_and_open_again() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    let agent = Agent::start(&server);
+    agent.converges(&server);
+    let large = |name: &str, first: u32| {
+        let mut object = policy(name, "cache", "web");
+        let peers = (0..7000_u32).map(|i| {
+            let cidr = format!("{}/32", std::net::Ipv4Addr::from(0xac10_0000 + (first + i) * 4));
+            json!({"ipBlock": {"cidr": cidr}})
+        });
+        object["spec"]["ingress"][0]["from"] = peers.collect();
+        object
+    };
+    server.put(large("large-1", 0));
+    server.put(large("large-2", 7000));
+    agent.converges(&server);
+    server.put(large("large-3", 14_000));
+    eventually("it is reported", || unenforced(&agent).len() == 1);
+    let said = unenforced(&agent).remove(0);
+    assert!(
+        said.starts_with("large-3: with it the policies of its namespace have more than 20000"),
+        "{said}"
+    );
+    assert!(said.ends_with("it allows the pods that it selects no ingress"), "{said}");
+    eventually("an event is written", || !server.posted().is_empty());
+    assert_eq!(server.posted()[0]["regarding"]["name"], "large-3");
+    // Policies of other namespaces, and small ones of this one, are enforced as written.
+    server.put(policy("small", "web", "db"));
+    let mut expected = server.objects();
+    let closed = expected.iter_mut().find(|object| object["metadata"]["name"] == "large-3").unwrap();
+    closed["spec"]["ingress"] = json!([]);
+    let expected = compiled(&expected);
+    eventually("it is closed, and no other one", || {
+        agent.see(|recorded| recorded.tables.as_ref().unwrap().canonical() == expected)
+    });
+    server.delete(&policy("large-1", "", ""));
+    agent.converges(&server);
+    eventually("it is no longer reported", || unenforced(&agent).is_empty());
+}
+
+#[test]
+fn an_event_that_the_server_does_not_take_is_sent_again() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    server.set(|faults| faults.statuses = vec![("/events", 503)]);
+    server.put(newer("newer", "cache"));
+    let agent = Agent::start(&server);
+    eventually("it is reported", || unenforced(&agent).len() == 1);
+    let attempts = || server.requests().iter().filter(|text| text.starts_with("POST")).count();
+    eventually("it is tried again", || attempts() >= 3);
+    assert!(server.posted().is_empty());
+    server.set(|faults| faults.statuses.clear());
+    eventually("it is written", || server.posted().len() == 1);
 }
 
 /// Whether the tables of a pod allow anything from an address.

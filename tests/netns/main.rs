@@ -1,6 +1,9 @@
 //! Tests with the kernel's own network stacks in network namespaces. They need root, and AF_XDP for all tests
 //! of a switch.
 
+#[path = "../kubernetes/server.rs"]
+#[allow(dead_code)] // Tests of the agent use the rest.
+mod api_server;
 #[path = "../common/browser.rs"]
 mod browser;
 #[path = "../common/frames/checksum.rs"]

@@ -25,7 +25,12 @@ pub(super) fn closed(kind: &Kind, key: &Key, text: &str) -> (Option<Object>, Str
         "Service" => return (None, "the switch does not serve it".to_owned()),
         "EndpointSlice" => return (None, "its endpoints are no backends".to_owned()),
         "Pod" => return (None, "its node drops its traffic, and no rule matches it".to_owned()),
-        _ => return (None, "no rule matches it".to_owned()),
+        "Namespace" => {
+            let consequence =
+                "its labels are those of its last readable version; without one its pods have no tables";
+            return (None, consequence.to_owned());
+        }
+        _ => return (None, "rules match its last readable version, if there is one".to_owned()),
     };
     policy.cluster(cluster_kind)
 }

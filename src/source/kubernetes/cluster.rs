@@ -1,5 +1,7 @@
 //! Objects of the cluster as far as they are known, their compiler, and the resolver of their Services.
 
+mod namespaces;
+mod prefixes;
 mod services;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,6 +9,8 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 
+use self::namespaces::Namespaces;
+use self::prefixes::Prefixes;
 use self::services::ClusterServices;
 use super::kinds::{KINDS, Kind};
 use super::message::{Event, Message};
@@ -21,6 +25,11 @@ use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};
 /// Most new issues that are passed on at once. The report has the number of all.
 const FRESH_ISSUES_MAX: usize = 64;
 
+/// Places of kinds in [`KINDS`].
+const NAMESPACE: usize = 0;
+const NETWORK_POLICY: usize = 2;
+const POD: usize = 6;
+
 /// Objects of a cluster.
 pub(super) struct Cluster {
     options: Options,
@@ -34,6 +43,8 @@ pub(super) struct Cluster {
     changes: BTreeMap<ObjectName, Change>,
     /// New and changed pods and namespaces, while policies that may select them are not followed.
     held: BTreeMap<(usize, Key), Entry>,
+    namespaces: Namespaces,
+    prefixes: Prefixes,
     nodes_changed: bool,
     /// Objects with a new issue.
     fresh_issues: BTreeSet<(usize, Key)>,
@@ -74,6 +85,8 @@ impl Cluster {
             compiler: None,
             changes: BTreeMap::new(),
             held: BTreeMap::new(),
+            namespaces: Namespaces::default(),
+            prefixes: Prefixes::default(),
             nodes_changed: false,
             fresh_issues: BTreeSet::new(),
         }
@@ -154,18 +167,63 @@ impl Cluster {
                 self.held.remove(&(index, key.clone()));
                 self.nodes_changed |= KINDS[index].name == "Node" && self.nodes.remove(&key.name).is_some();
                 self.set_issue(index, &key, None);
+                match KINDS[index].name {
+                    "Namespace" => return self.namespaces.removed(&key.name),
+                    "Pod" => self.namespaces.pod_removed(&key),
+                    "NetworkPolicy" => self.prefixes.remove(&key),
+                    _ => {}
+                }
                 self.change(index, &key, None);
             }
         }
     }
 
-    fn upsert(&mut self, index: usize, Entry { key, object, node, issue }: Entry) {
+    fn upsert(&mut self, index: usize, entry: Entry) {
+        let kind = KINDS[index].name;
+        // All pods are there before the first tables, and wait for no namespace until then.
+        if kind == "Pod" && self.compiler.is_some() && !self.namespaces.has(&entry.key.namespace) {
+            return self.namespaces.hold(entry);
+        }
+        let entry = if kind == "NetworkPolicy" { self.prefixes.admit(entry) } else { entry };
+        let Entry { key, object, node, issue, .. } = entry;
         if let Some(network) = node {
             self.nodes_changed |= self.nodes.get(&key.name) != Some(&network);
             self.nodes.insert(key.name.clone(), network);
         }
         self.set_issue(index, &key, issue);
+        if kind == "Namespace" {
+            self.namespaces.found(&key.name);
+        }
+        if object.is_none() && keeps_readable(kind) {
+            return;
+        }
         self.change(index, &key, object);
+        if kind == "Namespace" {
+            let pods = self.namespaces.labelled(&key.name);
+            pods.into_iter().for_each(|pod| self.upsert(POD, pod));
+        }
+    }
+
+    /// Takes the pods of unknown namespaces out of the first changes.
+    fn hold_first_pods(&mut self) {
+        let namespaces = &mut self.namespaces;
+        self.changes.retain(|name, change| {
+            let (ObjectName::Pod(pod), Change::Upsert(object)) = (name, &*change) else { return true };
+            let is_known = namespaces.has(&pod.namespace);
+            if !is_known {
+                let key = Key { namespace: pod.namespace.clone(), name: pod.name.clone() };
+                let object = Some(object.clone());
+                namespaces.hold(Entry { key, object, node: None, version: None, issue: None });
+            }
+            is_known
+        });
+    }
+
+    /// Removes namespaces whose last pod has gone.
+    fn remove_namespaces(&mut self) {
+        for name in self.namespaces.gone(self.kinds[POD].known.keys()) {
+            self.change(NAMESPACE, &Key { namespace: String::new(), name }, None);
+        }
     }
 
     /// Notes a change for the compiler: an object, or its removal.
@@ -219,6 +277,13 @@ impl Cluster {
             for ((index, _), entry) in std::mem::take(&mut self.held) {
                 self.upsert(index, entry);
             }
+        }
+        self.remove_namespaces();
+        while let Some(policy) = self.prefixes.next() {
+            self.upsert(NETWORK_POLICY, policy);
+        }
+        if self.compiler.is_none() {
+            self.hold_first_pods();
         }
         // Policies in audit mode are not enforced.
         let changes = std::mem::take(&mut self.changes).into_values().map(Change::enforced);
@@ -327,6 +392,12 @@ impl Cluster {
 /// Whether policies select objects of a kind.
 fn is_selected(kind: &Kind) -> bool {
     matches!(kind.name, "Pod" | "Namespace")
+}
+
+/// Whether the last readable version of an object stays while the current one cannot be read: the compiler takes an
+/// absent object for one without labels.
+fn keeps_readable(kind: &str) -> bool {
+    matches!(kind, "Namespace" | "Node")
 }
 
 /// Whether a pod may be open without the objects of a kind: policies, and namespaces, whose labels policies select.

@@ -2,7 +2,6 @@
 
 mod presence;
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use tokio::time::{Instant as Deadline, sleep, timeout_at};
 use super::connection::{Connection, Failure};
 use super::filter::Piece;
 use super::kinds::{INITIAL_EVENTS_END, KINDS, Kind};
-use super::message::{Event, Message, Timing};
+use super::message::{Event, Message, Timing, jittered};
 use super::object::{Entry, entry, key, metadata_of};
 use super::stream::{Reader, object_of, type_of_cut};
 
@@ -192,9 +191,9 @@ impl Follower {
 
     /// Wait before the next attempt after a failure; longer after each.
     fn backed_off(&mut self) -> Duration {
-        let exponential = self.timing.retry_min.saturating_mul(1 << self.attempts.min(16));
+        let wait = self.timing.wait(self.attempts);
         self.attempts = self.attempts.saturating_add(1);
-        jittered(exponential.min(self.timing.retry_max))
+        wait
     }
 
     fn streams(&self) -> bool {
@@ -418,12 +417,6 @@ struct List {
 struct ListMetadata {
     resource_version: Option<String>,
     r#continue: Option<String>,
-}
-
-/// Duration between the half and the whole of one, so that the nodes of a cluster do not act at once.
-fn jittered(duration: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0_u8) >> 32;
-    duration.mul_f64(0.5 + random as f64 / (1_u64 << 33) as f64)
 }
 
 /// Escapes a value of a query.

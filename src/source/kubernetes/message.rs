@@ -1,5 +1,6 @@
 //! Messages of the followers of the API, and their times.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use super::object::Entry;
@@ -45,6 +46,20 @@ impl Default for Timing {
             page: 500,
         }
     }
+}
+
+impl Timing {
+    /// Wait before another attempt; longer after each.
+    pub(super) fn wait(&self, attempts: u32) -> Duration {
+        let exponential = self.retry_min.saturating_mul(1 << attempts.min(16));
+        jittered(exponential.min(self.retry_max))
+    }
+}
+
+/// Duration between the half and the whole of one, so that the nodes of a cluster do not act at once.
+pub(super) fn jittered(duration: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0_u8) >> 32;
+    duration.mul_f64(0.5 + random as f64 / (1_u64 << 33) as f64)
 }
 
 /// Report of a follower.

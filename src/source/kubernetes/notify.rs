@@ -11,11 +11,14 @@ use tokio::sync::mpsc;
 
 use super::connection::Connection;
 use super::kinds::Kind;
+use super::message::{Timing, jittered};
 use super::object::Issue;
 use super::parse::Key;
 
-/// Interval between two events.
-const INTERVAL: Duration = Duration::from_secs(2);
+/// Longest interval between two events.
+const INTERVAL: Duration = Duration::from_secs(4);
+/// Attempts to write an event that the server refuses. Others are repeated until the server answers.
+const REFUSALS_MAX: u32 = 8;
 /// Most events that wait. Further ones are in the report of the agent only.
 const WAITING_MAX: usize = 64;
 /// Most versions of objects that are remembered, so that each has one event.
@@ -35,18 +38,22 @@ pub(super) struct Notifier {
 
 impl Notifier {
     /// Creates a sender on behalf of a node. The future sends the events.
-    pub(super) fn new(connection: Arc<Connection>, instance: String) -> (Notifier, impl Future<Output = ()>) {
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        timing: Timing,
+        instance: String,
+    ) -> (Notifier, impl Future<Output = ()>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        (Notifier { sender, known: HashSet::new(), instance }, send_all(connection, receiver))
+        (Notifier { sender, known: HashSet::new(), instance }, send_all(connection, timing, receiver))
     }
 
     /// Sends an event about an object, unless its version has one.
     pub(super) fn notify(&mut self, kind: &Kind, key: &Key, issue: &Issue) {
-        if issue.uid.is_empty() {
+        if issue.version.uid.is_empty() {
             return;
         }
         // All agents give the event of a version the same name, so that there is one in the cluster.
-        let name = format!("palisade-{}-{}", issue.uid, issue.resource_version);
+        let name = format!("palisade-{}-{}", issue.version.uid, issue.version.resource_version);
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.len() > 200 || !name.chars().all(is_name) || self.known.contains(&name) {
             return;
@@ -71,8 +78,8 @@ impl Notifier {
                 "kind": kind.name,
                 "namespace": key.namespace,
                 "name": key.name,
-                "uid": issue.uid,
-                "resourceVersion": issue.resource_version,
+                "uid": issue.version.uid,
+                "resourceVersion": issue.version.resource_version,
             },
             "note": note[..note.floor_char_boundary(NOTE_BYTES_MAX)],
             "type": "Warning",
@@ -83,23 +90,41 @@ impl Notifier {
     }
 }
 
-async fn send_all(connection: Arc<Connection>, mut events: mpsc::Receiver<serde_json::Value>) {
+async fn send_all(
+    connection: Arc<Connection>,
+    timing: Timing,
+    mut events: mpsc::Receiver<serde_json::Value>,
+) {
     let mut last_error = String::new();
     while let Some(event) = events.recv().await {
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        match connection.send(Method::POST, &path, Some(event.to_string())).await {
-            Ok(_) => last_error.clear(),
-            // Another agent has sent it.
-            Err(failure) if failure.code() == Some(409) => {}
-            Err(failure) => {
-                let error = failure.to_string();
-                if error != last_error {
-                    tracing::warn!("no event is written (the right to create events.events.k8s.io): {error}");
+        let body = event.to_string();
+        for attempt in 0..u32::MAX {
+            let failure = match connection.send(Method::POST, &path, Some(body.clone())).await {
+                Ok(_) => {
+                    last_error.clear();
+                    break;
                 }
-                last_error = error;
+                // Another agent has sent it.
+                Err(failure) if failure.code() == Some(409) => break,
+                Err(failure) => failure,
+            };
+            let error = failure.to_string();
+            if error != last_error {
+                tracing::warn!(
+                    "an event cannot be written (the right to create events.events.k8s.io): {error}"
+                );
             }
+            last_error = error;
+            // A namespace that ends refuses new objects for good.
+            let is_refused = failure.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
+            if is_refused && attempt + 1 >= REFUSALS_MAX {
+                break;
+            }
+            let wait = timing.wait(attempt);
+            tokio::time::sleep(failure.retry_after().map_or(wait, |asked| wait.max(asked))).await;
         }
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(jittered(INTERVAL)).await;
     }
 }

@@ -12,7 +12,7 @@ use super::closed::closed;
 use super::filter::Piece;
 use super::kinds::Kind;
 use super::parse::{Key, parse};
-use crate::policy::objects::{Object, Peer, Peers};
+use crate::policy::objects::{NetworkPolicy, Object, Peer, Peers};
 use crate::printable;
 
 /// Longest kept text of one object, in bytes. The API server stores at most 1.5 MiB of one.
@@ -35,17 +35,26 @@ pub(super) struct Entry {
     pub(super) object: Option<Object>,
     /// Addresses and prefixes of a node.
     pub(super) node: Option<NodeNetwork>,
+    /// Version of a policy with so many prefixes that there may be no room for them.
+    pub(super) version: Option<Box<Version>>,
     /// Reason why it is not enforced as written.
     pub(super) issue: Option<Box<Issue>>,
+}
+
+/// Version of an object, for events about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Version {
+    /// `metadata.uid`.
+    pub(super) uid: String,
+    /// `metadata.resourceVersion`.
+    pub(super) resource_version: String,
 }
 
 /// Reason why an object is not enforced as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Issue {
-    /// `metadata.uid`.
-    pub(super) uid: String,
-    /// `metadata.resourceVersion`.
-    pub(super) resource_version: String,
+    /// Version that has it.
+    pub(super) version: Version,
     /// Fields and reasons.
     pub(super) message: String,
     /// Consequence.
@@ -106,8 +115,16 @@ fn entry_by(
         guarded(|| parse(kind, &piece.text)).unwrap_or_else(Err).and_then(bounded)
     };
     let node = (kind.name == "Node" && !piece.is_cut).then(|| network_of(&piece.text));
+    let version = || Version {
+        uid: printable::line(&metadata.uid).into_owned(),
+        resource_version: metadata.resource_version.clone(),
+    };
     Ok(match outcome {
-        Ok(object) => Entry { key, object: Some(object), node, issue: None },
+        Ok(object) => {
+            let has_prefixes = matches!(&object, Object::NetworkPolicy(policy) if prefixes_of(policy) > 0);
+            let version = has_prefixes.then(|| Box::new(version()));
+            Entry { key, object: Some(object), node, version, issue: None }
+        }
         Err(message) => {
             let (object, consequence) = if is_audited(kind, &metadata) {
                 (None, "it is in audit mode, and denies nothing".to_owned())
@@ -116,11 +133,9 @@ fn entry_by(
                 // Without its text nothing is read of it.
                 substitute.unwrap_or_else(|_| closed(kind, &key, ""))
             };
-            let Metadata { uid, resource_version, .. } = metadata;
             let message = printable::line(&printable::cut(&message, MESSAGE_CHARS_MAX)).into_owned();
-            let issue =
-                Issue { uid: printable::line(&uid).into_owned(), resource_version, message, consequence };
-            Entry { key, object, node, issue: Some(Box::new(issue)) }
+            let issue = Issue { version: version(), message, consequence };
+            Entry { key, object, node, version: None, issue: Some(Box::new(issue)) }
         }
     })
 }
@@ -128,21 +143,26 @@ fn entry_by(
 /// Refuses a policy of a namespace with so many prefixes that some of them fill the tables of the switch.
 fn bounded(object: Object) -> Result<Object, String> {
     let Object::NetworkPolicy(policy) = &object else { return Ok(object) };
+    let prefixes = prefixes_of(policy);
+    if prefixes <= POLICY_PREFIXES_MAX {
+        return Ok(object);
+    }
+    Err(format!("it has {prefixes} prefixes in its ipBlocks; {POLICY_PREFIXES_MAX} are possible"))
+}
+
+/// Number of prefixes in the `ipBlock`s of a policy.
+pub(super) fn prefixes_of(policy: &NetworkPolicy) -> usize {
     let rules = policy.ingress.iter().chain(&policy.egress).flatten();
     let peers = rules.flat_map(|rule| match &rule.peers {
         Peers::Any(peers) => peers.as_slice(),
         Peers::Everyone => &[],
     });
-    let prefixes: usize = peers
+    peers
         .map(|peer| match peer {
             Peer::IpBlock(block) => 1 + block.except.len(),
             Peer::Pods { .. } => 0,
         })
-        .sum();
-    if prefixes <= POLICY_PREFIXES_MAX {
-        return Ok(object);
-    }
-    Err(format!("it has {prefixes} prefixes in its ipBlocks; {POLICY_PREFIXES_MAX} are possible"))
+        .sum()
 }
 
 /// Result of a function, or the message of its panic: an object that the parser fails on stops no other.

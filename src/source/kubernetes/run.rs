@@ -125,7 +125,7 @@ impl<'a> Agent<'a> {
             runtime.spawn(supervise(index, sender.clone(), start));
         }
         let instance = settings.node.clone().unwrap_or_else(|| "palisade".to_owned());
-        let (notifier, events) = Notifier::new(connection.clone(), instance);
+        let (notifier, events) = Notifier::new(connection.clone(), settings.timing.clone(), instance);
         runtime.spawn(events);
         let now = Instant::now();
         Agent {

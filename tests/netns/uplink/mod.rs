@@ -1,5 +1,6 @@
 //! Tests of two nodes as network namespaces, each with its own switch and pods, joined by their uplinks.
 
+mod agent;
 mod node;
 
 use std::io::{Read, Write};

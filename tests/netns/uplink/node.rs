@@ -153,6 +153,8 @@ pub(crate) struct Node {
     directory: PathBuf,
     /// Additional configuration of the switch, before its sections.
     pub(crate) config: String,
+    /// Whether an agent supplies the policies and the routes to the other node's pods.
+    pub(crate) has_agent: bool,
 }
 
 impl Node {
@@ -164,18 +166,30 @@ impl Node {
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
         let config = format!("pod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n");
-        Node { number, own, pods, names: names.to_vec(), switch: None, directory, config }
+        Node { number, own, pods, names: names.to_vec(), switch: None, directory, config, has_agent: false }
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.directory.join("control.sock"))
+        Client::new(self.socket())
+    }
+
+    /// Control socket of the switch.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    /// Writes a file beside the control socket. Returns its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
     }
 
     /// Starts the switch with the node's ports and pods, and waits until it answers.
     pub(crate) fn start(&mut self) {
         let config = self.directory.join("palisade.toml");
         std::fs::write(&config, self.configuration()).unwrap();
-        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let log = self.log_end();
         let program = env!("CARGO_BIN_EXE_palisade");
         let mut command = self.own.command(&format!("setpriv --pdeathsig KILL {program} run --config"));
         command.arg(config).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -193,6 +207,11 @@ impl Node {
         self.directory.join("switch.log")
     }
 
+    /// End of the log, to write to.
+    pub(crate) fn log_end(&self) -> File {
+        File::options().create(true).append(true).open(self.log_file()).unwrap()
+    }
+
     pub(crate) fn log(&self) -> String {
         let mut text = String::new();
         File::open(self.log_file()).unwrap().read_to_string(&mut text).unwrap();
@@ -202,16 +221,21 @@ impl Node {
     fn configuration(&self) -> String {
         let other = 3 - self.number;
         let [v4, v6] = node_address(other);
+        let policy = if self.has_agent { "" } else { "[policy]\ndirectory = \"../policy\"\n" };
         let mut text = format!(
             "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
              [conntrack]\nflows = 4096\ndirectory = \"\"\n[control]\nsocket = \"control.sock\"\n\
-             [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n[policy]\ndirectory = \"../policy\"\n\
+             [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n{policy}\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
-             [[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\n\
-             [[routes]]\nprefix = \"fd00:244:{other}::/64\"\nport = \"uplink\"\nnext_hop = \"{v6}\"\n\
              [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n",
             self.config
         );
+        if !self.has_agent {
+            text.extend([format!(
+                "[[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\n\
+                 [[routes]]\nprefix = \"fd00:244:{other}::/64\"\nport = \"uplink\"\nnext_hop = \"{v6}\"\n"
+            )]);
+        }
         for (pod, name) in self.names.iter().enumerate() {
             let [v4, v6] = pod_address(self.number, pod);
             let kind = match &self.pods[pod].name {

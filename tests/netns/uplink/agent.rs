@@ -1,0 +1,144 @@
+//! Two nodes whose agents follow one API server, with pods under policies that cross the nodes.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::node::{Cluster, Node, PATIENCE, eventually, node_address, pod_address};
+use super::{PORT, SILENCE, tcp_crosses};
+use crate::api_server::ApiServer;
+use crate::support::alone;
+
+/// Agent of a node.
+struct Agent(Child);
+
+impl Agent {
+    fn start(server: &ApiServer, node: &Node) -> Agent {
+        let kubeconfig = node.write("kubeconfig", &server.kubeconfig(&json!({})));
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_palisade"), "agent", "--kubeconfig"]);
+        command.arg(kubeconfig).args(["--node", &name(node), "--socket"]).arg(node.socket());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(node.log_end());
+        Agent(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn name(node: &Node) -> String {
+    format!("node-{}", node.number)
+}
+
+/// Puts the namespace, the nodes and the pods of a cluster. Pods have their names as the label `app`.
+fn put_objects(server: &ApiServer, cluster: &Cluster) {
+    server.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}));
+    for node in &cluster.nodes {
+        let number = node.number;
+        let addresses = node_address(number).map(|address| json!({"type": "InternalIP", "address": address}));
+        server.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name(node)},
+            "spec": {"podCIDRs": [format!("10.244.{number}.0/24"), format!("fd00:244:{number}::/64")]},
+            "status": {"addresses": addresses}}));
+        for (pod, app) in node.names.iter().enumerate() {
+            let addresses = pod_address(number, pod);
+            server.put(json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "default", "name": app, "labels": {"app": app}},
+                "spec": {"nodeName": name(node), "containers": [{"name": "c", "image": "c"}]},
+                "status": {"phase": "Running", "podIP": addresses[0], "podIPs": addresses.map(|ip| json!({"ip": ip}))}}));
+        }
+    }
+}
+
+fn policy(name: &str, app: &str, spec: &Value) -> Value {
+    let mut object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "default", "name": name}, "spec": spec});
+    object["spec"]["podSelector"] = json!({"matchLabels": {"app": app}});
+    object
+}
+
+#[test]
+fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_disturbs_no_flow() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::up([&["front", "stranger", "locked"], &["web", "open"]], "");
+    let server = ApiServer::start();
+    put_objects(&server, &cluster);
+    let from_front = json!([{"from": [{"podSelector": {"matchLabels": {"app": "front"}}}]}]);
+    server.put(policy("web", "web", &json!({"policyTypes": ["Ingress"], "ingress": from_front})));
+    let dns = json!([{"ports": [{"protocol": "UDP", "port": 53}]}]);
+    server.put(policy("locked", "locked", &json!({"policyTypes": ["Egress"], "egress": dns})));
+    cluster.nodes.iter_mut().for_each(|node| node.has_agent = true);
+    cluster.start();
+    let [one, two] = &cluster.nodes;
+    let [front, stranger, locked] = &one.pods[..] else { panic!("three pods") };
+    let [web, open] = &two.pods[..] else { panic!("two pods") };
+    let at = SocketAddr::new(pod_address(2, 0)[0], PORT);
+    let listener = web.listen(at);
+    assert!(front.connect(at, SILENCE).is_err(), "pods are closed without an agent");
+    drop(listener);
+    let agents = cluster.nodes.each_ref().map(|node| Agent::start(&server, node));
+    for node in &cluster.nodes {
+        let has_routes =
+            || node.client().routes().unwrap().iter().filter(|route| route.in_force).count() >= 3;
+        eventually("the agent has loaded tables and routes", || {
+            node.client().status().unwrap().tables_loaded && has_routes()
+        });
+    }
+    for family in [0, 1] {
+        let of = |node, pod| pod_address(node, pod)[family];
+        assert!(tcp_crosses(front, web, of(2, 0), PATIENCE), "front to web, family {family}");
+        assert!(tcp_crosses(open, stranger, of(1, 1), PATIENCE), "open to stranger");
+        assert!(!tcp_crosses(stranger, web, of(2, 0), SILENCE), "stranger to web");
+        assert!(!tcp_crosses(locked, open, of(2, 1), SILENCE), "locked to open");
+    }
+    assert!(two.drops("uplink")["policy-ingress"] >= 2, "{:?}", two.drops("uplink"));
+    assert!(one.drops("pod2")["policy-egress"] >= 2, "{:?}", one.drops("pod2"));
+
+    // The server goes, restarts without the versions that the agents know, and is listed again.
+    let listener = web.listen(at);
+    let mut client = front.connect(at, PATIENCE).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut crosses = || {
+        client.write_all(b"ping").unwrap();
+        peer.read_exact(&mut [0; 4]).unwrap();
+    };
+    let generations = || cluster.nodes.each_ref().map(|node| node.client().status().unwrap().generation);
+    let away =
+        |node: &Node| node.client().status().unwrap().source.map_or(0, |source| source.report.away.len());
+    let before = (generations(), two.drops("uplink"), one.drops("pod0"));
+    server.set(|faults| faults.is_away = true);
+    server.cut();
+    eventually("both agents report it", || {
+        crosses();
+        cluster.nodes.iter().all(|node| away(node) > 0)
+    });
+    server.bookmark();
+    server.compact();
+    server.set(|faults| faults.is_away = false);
+    eventually("both agents follow all kinds again", || {
+        crosses();
+        cluster.nodes.iter().all(|node| away(node) == 0)
+    });
+    crosses();
+    assert_eq!(
+        (generations(), two.drops("uplink"), one.drops("pod0")),
+        before,
+        "nothing was published or dropped"
+    );
+
+    // A change reaches both nodes: the connection is denied.
+    server.put(policy("web", "web", &json!({"policyTypes": ["Ingress"]})));
+    let denied = || two.drops("uplink").get("policy-ingress").copied().unwrap_or(0);
+    let known = denied();
+    eventually("the open connection is denied", || {
+        client.write_all(b"late").unwrap();
+        denied() > known
+    });
+    drop(agents);
+}
