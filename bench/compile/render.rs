@@ -22,7 +22,8 @@ pub(crate) fn measure(pods: usize, format: Format) -> Value {
     let parts = render(format, compiler.tables(), &options).expect("the format expresses the cluster");
     let time = ms(start);
     let old = compiler.tables().clone();
-    let mut pod = cluster.pods[cluster.any_pod(false)].clone();
+    let changed = cluster.any_pod(false);
+    let mut pod = cluster.pods[changed].clone();
     pod.labels.clear();
     compiler.apply(Change::Upsert(Object::Pod(pod)));
     let start = Instant::now();

@@ -21,6 +21,7 @@ mod lab;
 mod live;
 mod pktgen;
 mod process;
+mod render;
 mod traffic;
 mod uplink;
 mod xdp;

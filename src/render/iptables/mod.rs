@@ -67,21 +67,9 @@ impl State {
         Ok(state)
     }
 
-    /// The whole, for a kernel without it.
+    /// The whole, for a kernel without it: the difference from nothing.
     pub(super) fn parts(&self) -> Vec<Part> {
-        let mut sets = "# Load first, with: ipset -exist restore -file FILE\n".to_owned();
-        for (name, set) in &self.sets {
-            set.print_declaration(name, &mut sets);
-            for (prefix, is_in) in &set.entries {
-                print_entry("add", name, *prefix, *is_in, &mut sets);
-            }
-        }
-        let [v4, v6] = &self.families;
-        vec![
-            Part { file: "palisade.ipset", text: sets },
-            Part { file: "palisade.iptables", text: v4.text("iptables-restore") },
-            Part { file: "palisade.ip6tables", text: v6.text("ip6tables-restore") },
-        ]
+        self.parts_since(&State::default())
     }
 
     /// Short name that stands for `full` after `prefix`. The kernel's names have at most 28 characters for chains
@@ -195,6 +183,9 @@ impl State {
             "-m conntrack --ctstate INVALID -j DROP".to_owned(),
         ];
         rules.extend(endpoint.own.iter().map(|own| format!("{} {own} -j RETURN", side.peer_flag())));
+        if side == Side::To {
+            rules.extend(endpoint.nodes.iter().map(|node| format!("-s {node} -j RETURN")));
+        }
         for list in lists {
             rules.push(format!("-j {}", self.short_name(side.group_prefix(), list)?));
         }
@@ -247,26 +238,6 @@ fn print_entry(verb: &str, set: &str, prefix: IpNet, is_in: bool, text: &mut Str
     } else {
         writeln!(text, "{verb} {set} {prefix}{nomatch}")
     };
-}
-
-impl Chains {
-    /// Input of `program` with all chains.
-    fn text(&self, program: &str) -> String {
-        let mut text = format!(
-            "# Load after the sets, with: {program} --noflush FILE\n# Once, for each of these chains:\n\
-             #   {0} -t raw -I PREROUTING -j palisade-guard\n#   {0} -I FORWARD -j palisade-forward\n\
-             #   {0} -I INPUT -j palisade-input\n",
-            program.trim_end_matches("-restore")
-        );
-        for (table, chains) in [("raw", &self.raw), ("filter", &self.filter)] {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "*{table}");
-            chains.keys().for_each(|name| _ = writeln!(text, ":{name} - [0:0]"));
-            chains.iter().for_each(|(name, rules)| print_rules(name, rules, &mut text));
-            text.push_str("COMMIT\n");
-        }
-        text
-    }
 }
 
 fn print_rules(chain: &str, rules: &[String], text: &mut String) {

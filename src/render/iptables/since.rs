@@ -1,4 +1,4 @@
-//! Difference of two states: entries of sets, changed chains, and then the sets that nothing names any more.
+//! Inputs that lead from one state, or from nothing, to another: entries of sets, changed chains, and then the sets that nothing names any more.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::render::Part;
 impl State {
     /// Inputs that lead from `old` to this state.
     pub(in crate::render) fn parts_since(&self, old: &State) -> Vec<Part> {
-        let mut sets = "# Load first, with: ipset restore -file FILE\n".to_owned();
+        let mut sets = "# 1. Load with: ipset -exist restore -file FILE\n".to_owned();
         for (name, set) in &self.sets {
             let before = old.sets.get(name).map(|set| &set.entries);
             if before.is_none() {
@@ -25,7 +25,7 @@ impl State {
                 }
             }
         }
-        let mut unused = "# Load last, with: ipset restore -file FILE\n".to_owned();
+        let mut unused = "# 3. Load with: ipset restore -file FILE\n".to_owned();
         for name in old.sets.keys().filter(|name| !self.sets.contains_key(*name)) {
             // Writing to a string cannot fail.
             let _ = writeln!(unused, "destroy {name}");
@@ -43,7 +43,18 @@ impl State {
 impl Chains {
     /// Input of `program` with changed chains. A chain that is named in it is emptied first.
     fn text_since(&self, old: &Chains, program: &str) -> String {
-        let mut text = format!("# Load after the sets, with: {program} --noflush FILE\n");
+        let mut text = format!("# 2. Load with: {program} --noflush FILE\n");
+        if old.filter.is_empty() {
+            let iptables = program.trim_end_matches("-restore");
+            for hook in [
+                "-t raw -I PREROUTING -j palisade-guard",
+                "-I FORWARD -j palisade-forward",
+                "-I INPUT -j palisade-input",
+            ] {
+                // Writing to a string cannot fail.
+                let _ = writeln!(text, "#    Once after it: {iptables} {hook}");
+            }
+        }
         for (table, new, old) in [("raw", &self.raw, &old.raw), ("filter", &self.filter, &old.filter)] {
             let changed: Vec<_> = new.iter().filter(|(name, rules)| old.get(*name) != Some(rules)).collect();
             let gone: Vec<_> = old.keys().filter(|name| !new.contains_key(*name)).collect();

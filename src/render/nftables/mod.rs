@@ -132,10 +132,13 @@ impl Table {
     fn add_dispatch(&mut self, plan: &Plan) {
         let (word, address) = (self.word(), self.address_type());
         let mut own = Collection::set("Packets of a pod to itself", format!("type {address} . {address}"));
+        let mut nodes =
+            Collection::set("Packets of a node to its pods", format!("type {address} . {address}"));
         let mut from = Collection::map("Rule lists of sources", format!("type {address} : verdict"));
         let mut to = Collection::map("Rule lists of destinations", format!("type {address} : verdict"));
         for (&address, endpoint) in &plan.endpoints {
             own.extend(endpoint.own.iter().map(|&other| Key::Pair(address, other)));
+            nodes.extend(endpoint.nodes.iter().map(|&node| Key::Pair(node, address)));
             for (map, lists) in [(&mut from, &endpoint.egress), (&mut to, &endpoint.ingress)] {
                 let chain = match &lists[..] {
                     [] => continue,
@@ -158,12 +161,12 @@ impl Table {
                 .push(format!("icmpv6 type {} accept", one_of(NEIGHBOR_DISCOVERY.iter().map(u8::to_string))));
         }
         input.push(from_pods.clone());
-        let forward = vec![
-            established,
-            format!("{word} saddr . {word} daddr @own accept"),
-            from_pods,
-            format!("{word} daddr vmap @to-pods"),
-        ];
+        let mut forward = vec![established, format!("{word} saddr . {word} daddr @own accept"), from_pods];
+        if !nodes.is_empty() {
+            forward.push(format!("{word} saddr . {word} daddr @own-node accept"));
+            self.collections.insert("own-node".to_owned(), nodes);
+        }
+        forward.push(format!("{word} daddr vmap @to-pods"));
         self.add_hook(
             "forward",
             "Packets between pods and others",

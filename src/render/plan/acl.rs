@@ -31,6 +31,8 @@ pub(super) struct Region {
     pub(super) services: Option<Vec<Span>>,
     /// Decision.
     pub(super) decision: Decision,
+    /// Whether the decision is that on all traffic of the peers.
+    pub(super) is_total: bool,
 }
 
 /// Regions of an ACL table, and the decision on everything else.
@@ -73,12 +75,14 @@ impl Regions {
         }
         let ports = joined.into_iter().map(|((decision, rows), mut spans)| {
             spans.sort_unstable();
-            Region { peers: peers(&named, &rows), services: Some(spans), decision }
+            Region { peers: peers(&named, &rows), services: Some(spans), decision, is_total: false }
         });
+        let has_ports = |row: &RowId| contrary_spans(&tables.rows[row]).next().is_some();
         let whole = whole.into_iter().map(|(decision, rows)| Region {
             peers: peers(&named, &rows),
             services: None,
             decision,
+            is_total: !rows.iter().flatten().any(has_ports),
         });
         Regions { list: ports.chain(whole).collect(), last }
     }

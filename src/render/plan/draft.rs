@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 
-use super::acl::{ClassMatch, Regions, Span};
+use super::acl::{ClassMatch, Region, Regions, Span};
 use super::names;
 use super::prefix_tree::{AddressSet, PrefixTree};
 use super::{AclPlan, Family, Peers, PlanRule, SetPlan};
@@ -16,9 +16,18 @@ pub(super) struct Drafts<'a> {
     tables: &'a RuleTables,
     tree: PrefixTree,
     lists: Interned<Draft>,
-    by_acl: HashMap<(Direction, AclId), usize, foldhash::fast::RandomState>,
+    by_acl: HashMap<(Direction, AclId, bool), (usize, Vec<IpAddr>), foldhash::fast::RandomState>,
     sets: Interned<AddressSet>,
     by_classes: HashMap<Vec<ClassId>, usize, foldhash::fast::RandomState>,
+}
+
+/// Drafts of a pod.
+#[derive(Debug, Clone)]
+pub(super) struct PodDrafts {
+    pub(super) ingress: usize,
+    pub(super) egress: usize,
+    /// Addresses of the pod's node, from which all traffic passes.
+    pub(super) nodes: Vec<IpAddr>,
 }
 
 /// Finished rule lists and sets by name, and the name of each draft, unless it allows everything.
@@ -60,40 +69,47 @@ impl<'a> Drafts<'a> {
         }
     }
 
-    /// Drafts of the ingress and the egress table of a pod.
-    pub(super) fn of_pod(&mut self, pod: &PodPolicy) -> [usize; 2] {
-        [(Direction::Ingress, pod.ingress), (Direction::Egress, pod.egress)].map(|key| {
-            if let Some(&known) = self.by_acl.get(&key) {
-                return known;
-            }
-            let draft = self.draft(key.0, key.1);
-            let index = self.lists.index_of(draft);
-            self.by_acl.insert(key, index);
-            index
-        })
+    /// Drafts of the ingress and the egress table of a pod. Where `splits`, the addresses of its node that always
+    /// reach it stand apart, so that pods of several nodes share a draft.
+    pub(super) fn of_pod(&mut self, pod: &PodPolicy, splits: bool) -> PodDrafts {
+        let (ingress, nodes) = self.of_acl(Direction::Ingress, pod.ingress, splits);
+        let (egress, _) = self.of_acl(Direction::Egress, pod.egress, splits);
+        PodDrafts { ingress, egress, nodes }
+    }
+
+    fn of_acl(&mut self, direction: Direction, acl: AclId, splits: bool) -> (usize, Vec<IpAddr>) {
+        let key = (direction, acl, splits);
+        if let Some(known) = self.by_acl.get(&key) {
+            return known.clone();
+        }
+        let (draft, nodes) = self.draft(direction, acl, splits);
+        let drafted = (self.lists.index_of(draft), nodes);
+        self.by_acl.insert(key, drafted.clone());
+        drafted
     }
 
     fn origin(&self, rule: RuleId) -> &'a RuleOrigin {
         &self.tables.rules[&rule]
     }
 
-    fn draft(&mut self, direction: Direction, acl: AclId) -> Draft {
+    fn draft(&mut self, direction: Direction, acl: AclId, splits: bool) -> (Draft, Vec<IpAddr>) {
         let regions = Regions::of(self.tables, &self.tables.acls[&acl], self.tree.classes());
-        let mut rules = Vec::with_capacity(regions.list.len());
-        for region in regions.list {
-            let peers = self.peers(region.peers, self.origin(region.decision.rule()));
-            rules.extend(peers.map(|peers| DraftRule {
-                peers,
-                services: region.services,
-                decision: region.decision,
-            }));
+        let (mut rules, mut nodes) = (Vec::with_capacity(regions.list.len()), Vec::new());
+        for Region { peers, services, decision, is_total } in regions.list {
+            match self.peers(peers, self.origin(decision.rule())) {
+                Some(DraftPeers::Hosts(hosts)) if splits && is_total && decision.is_allow() => {
+                    nodes.extend(hosts);
+                }
+                Some(peers) => rules.push(DraftRule { peers, services, decision }),
+                None => {}
+            }
         }
         // Ids differ between two states, names do not.
         rules.sort_by_cached_key(|rule| {
             let origin = self.origin(rule.decision.rule()).clone();
             (rule.services.is_none(), origin, rule.decision.verdict(), rule.services.clone())
         });
-        Draft { direction, rules, last: regions.last }
+        (Draft { direction, rules, last: regions.last }, nodes)
     }
 
     /// Peers of a region; `None` if no address is among them.
@@ -162,8 +178,8 @@ impl<'a> Drafts<'a> {
         (lists, sets.collect(), names)
     }
 
-    /// Names of the lists: by the policies that isolate the pod and by its node. Where that is not unique by the
-    /// rules too, and then by a number in the order of pods. A list that allows everything has no name.
+    /// Names of the lists: by the policies that isolate the pod. Where that is not unique by the rules too, and
+    /// then by a number in the order of pods. A list that allows everything has no name.
     fn list_names(&self) -> Vec<Option<String>> {
         let is_open = |draft: &Draft| draft.rules.is_empty() && draft.last.is_allow();
         let lists = self.lists.entries.iter().enumerate().filter(|(_, draft)| !is_open(draft));
@@ -184,19 +200,7 @@ impl<'a> Drafts<'a> {
     }
 
     fn first_name(&self, draft: &Draft) -> String {
-        let mut name =
-            format!("{}/{}", names::short(draft.direction), names::rule(self.origin(draft.last.rule())));
-        let nodes = draft.rules.iter().filter_map(|rule| match &rule.peers {
-            DraftPeers::Hosts(hosts) => Some(hosts),
-            _ => None,
-        });
-        for hosts in nodes {
-            match hosts[..] {
-                [IpAddr::V4(only)] => name.push_str(&format!("/node-{only}")),
-                _ => name.push_str(&format!("/node-{}", &names::digest(&format!("{hosts:?}"))[..8])),
-            }
-        }
-        name
+        format!("{}/{}", names::short(draft.direction), names::rule(self.origin(draft.last.rule())))
     }
 
     fn rules_digest(&self, draft: &Draft) -> String {

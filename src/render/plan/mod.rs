@@ -8,7 +8,7 @@ mod draft;
 mod names;
 mod prefix_tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::tables::{Direction, PodName, RuleTables, Verdict};
@@ -17,7 +17,7 @@ pub(crate) use acl::Span;
 pub(crate) use names::{comment, digest};
 pub(crate) use prefix_tree::AddressSet;
 
-use draft::Drafts;
+use draft::{Drafts, PodDrafts};
 
 /// Address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +56,8 @@ pub(crate) struct Endpoint {
     pub(crate) pods: Vec<PodName>,
     /// Addresses that are certainly of the same pod, with this one.
     pub(crate) own: Vec<IpAddr>,
+    /// Addresses of the pod's node, from which all traffic passes.
+    pub(crate) nodes: Vec<IpAddr>,
     /// Rule lists of flows to the address. Each may deny; without one the flow passes.
     pub(crate) ingress: Vec<String>,
     /// Rule lists of flows from the address.
@@ -115,36 +117,44 @@ pub(crate) struct SetPlan {
 impl Plan {
     /// Plan for all pods of the tables, or for one. The tables have passed their check.
     pub(crate) fn new(tables: &RuleTables, family: Family, only: Option<&PodName>) -> Plan {
-        let pods = || tables.pods.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
-        let mut claims: BTreeMap<IpAddr, Vec<(&PodName, [usize; 2])>> = BTreeMap::new();
-        let mut drafts = Drafts::new(tables, family);
-        for (name, pod) in pods() {
-            let mut addresses = pod.addresses.iter().filter(|address| family.holds(**address)).peekable();
-            if addresses.peek().is_none() {
-                continue;
-            }
-            let acls = drafts.of_pod(pod);
-            addresses.for_each(|&address| claims.entry(address).or_default().push((name, acls)));
+        let pods = tables.pods.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+        let mut claims: BTreeMap<IpAddr, Vec<&PodName>> = BTreeMap::new();
+        for (name, pod) in pods {
+            let addresses = pod.addresses.iter().filter(|address| family.holds(**address));
+            addresses.for_each(|&address| claims.entry(address).or_default().push(name));
         }
+        let is_shared = |address: &IpAddr| claims.get(address).is_some_and(|pods| pods.len() > 1);
+        let mut drafts = Drafts::new(tables, family);
+        let claimants: BTreeSet<&PodName> = claims.values().flatten().copied().collect();
+        let of_pods: BTreeMap<&PodName, PodDrafts> = claimants
+            .into_iter()
+            .map(|name| {
+                let pod = &tables.pods[name];
+                // Each pod of a shared address has a node of its own.
+                (name, drafts.of_pod(pod, !pod.addresses.iter().any(is_shared)))
+            })
+            .collect();
         let (acls, sets, names) = drafts.finish();
-        let is_sole = |address: &IpAddr| claims[address].len() == 1;
         let endpoints = claims.iter().map(|(&address, claimants)| {
-            let own = match claimants[..] {
-                [(pod, _)] => {
-                    let addresses = tables.pods[pod].addresses.iter();
-                    addresses.filter(|other| family.holds(**other) && is_sole(other)).copied().collect()
-                }
-                _ => vec![address],
+            let own = if is_shared(&address) {
+                vec![address]
+            } else {
+                let addresses = tables.pods[claimants[0]].addresses.iter();
+                addresses.filter(|other| family.holds(**other) && !is_shared(other)).copied().collect()
             };
-            let lists = |side: usize| {
-                let named = claimants.iter().filter_map(|(_, acls)| names[acls[side]].clone());
-                let mut lists: Vec<String> = named.collect();
-                lists.sort_unstable();
-                lists.dedup();
-                lists
+            let lists = |draft: fn(&PodDrafts) -> usize| {
+                let lists: BTreeSet<&String> =
+                    claimants.iter().filter_map(|pod| names[draft(&of_pods[pod])].as_ref()).collect();
+                lists.into_iter().cloned().collect()
             };
-            let pods = claimants.iter().map(|(pod, _)| (*pod).clone()).collect();
-            (address, Endpoint { pods, own, ingress: lists(0), egress: lists(1) })
+            let endpoint = Endpoint {
+                pods: claimants.iter().map(|pod| (*pod).clone()).collect(),
+                own,
+                nodes: of_pods[claimants[0]].nodes.clone(),
+                ingress: lists(|drafts| drafts.ingress),
+                egress: lists(|drafts| drafts.egress),
+            };
+            (address, endpoint)
         });
         Plan { endpoints: endpoints.collect(), acls, sets }
     }
