@@ -97,10 +97,11 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
 
 /// The only part as it is, or all parts below the names of their files.
 fn listing(parts: &[Part]) -> String {
-    match parts {
-        [only] => only.text.clone(),
-        _ => parts.iter().map(|part| format!("### {}\n{}\n", part.file, part.text)).collect(),
+    if let [only] = parts {
+        return only.text.clone();
     }
+    let text = |part: &Part| format!("### {}\n{}\n", part.file, part.text);
+    parts.iter().map(text).collect::<Vec<String>>().concat()
 }
 
 fn write_files(directory: &Path, parts: &[Part]) -> Result<(), CliError> {

@@ -16,14 +16,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::plan::{AddressSet, Endpoint, Family, Plan, comment, digest};
-use super::{Part, RenderError, RenderOptions};
+use crate::render::output::{Part, RenderError, RenderOptions};
 use dispatch::{Entry, Side};
 
 /// Bit of the packet mark for accepted packets: the first of Felix's `IptablesMarkMask`.
 const ACCEPT: &str = "0x10000/0x10000";
 /// Most entries of a set.
 const ENTRIES_MAX: usize = 1 << 20;
-/// ICMPv6 types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
+/// `ICMPv6` types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
 const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 
 /// Sets and chains.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::dispatch::Side;
 use super::{ACCEPT, Chains, State};
 use crate::net::flow::Protocol;
-use crate::render::RenderError;
+use crate::render::output::RenderError;
 use crate::render::plan::{AclPlan, Family, Peers, Plan, PlanRule, Span, comment};
 use crate::tables::{Direction, Verdict};
 
-/// Most ports of one match, in which a range counts twice (`XT_MULTI_PORTS` of xt_multiport.h).
+/// Most ports of one match, in which a range counts twice (`XT_MULTI_PORTS` of `xt_multiport.h`).
 const MULTIPORT_MAX: usize = 15;
 
 impl State {

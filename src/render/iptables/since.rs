@@ -1,9 +1,10 @@
-//! Inputs that lead from one state, or from nothing, to another: entries of sets, changed chains, and then the sets that nothing names any more.
+//! Inputs that lead from one state, or from nothing, to another: entries of sets, changed chains, and then the sets
+//! that nothing names any more.
 
 use std::fmt::Write;
 
 use super::{Chains, State, print_entry, print_rules};
-use crate::render::Part;
+use crate::render::output::Part;
 
 impl State {
     /// Inputs that lead from `old` to this state.

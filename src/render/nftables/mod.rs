@@ -12,8 +12,8 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::plan::{AclPlan, Family, Peers, Plan, PlanRule, Span, comment};
-use super::{Part, RenderOptions};
 use crate::net::flow::Protocol;
+use crate::render::output::{Part, RenderOptions};
 use crate::tables::{Direction, Verdict};
 use collection::{Collection, Key};
 
@@ -260,7 +260,7 @@ impl Table {
     }
 }
 
-/// ICMPv6 types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
+/// `ICMPv6` types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
 const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 
 /// Verdict within the chain of a list.

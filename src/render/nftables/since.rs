@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Chain, FILE, Ruleset, TABLE, Table};
-use crate::render::Part;
+use crate::render::output::Part;
 
 impl Ruleset {
     /// Transaction that leads from `old` to this ruleset.

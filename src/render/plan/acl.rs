@@ -6,12 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::types::Span;
 use crate::ids::{ClassId, RowId, RuleId};
 use crate::net::flow::Protocol;
 use crate::tables::{Acl, Decision, Row, RuleTables, Verdict};
-
-/// Ports of one protocol, inclusive.
-pub(crate) type Span = (Protocol, u16, u16);
 
 /// Peers of a rule, in classes. Lists are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 
-use super::acl::{ClassMatch, Region, Regions, Span};
+use super::acl::{ClassMatch, Region, Regions};
 use super::names;
-use super::prefix_tree::{AddressSet, PrefixTree};
-use super::{AclPlan, Family, Peers, PlanRule, SetPlan};
+use super::prefix_tree::PrefixTree;
+use super::types::{AclPlan, AddressSet, Family, Peers, PlanRule, SetPlan, Span};
 use crate::ids::{AclId, ClassId, RuleId};
 use crate::tables::{Decision, Direction, PodPolicy, RuleOrigin, RuleTables};
 
@@ -16,10 +16,14 @@ pub(super) struct Drafts<'a> {
     tables: &'a RuleTables,
     tree: PrefixTree,
     lists: Interned<Draft>,
-    by_acl: HashMap<(Direction, AclId, bool), (usize, Vec<IpAddr>), foldhash::fast::RandomState>,
+    /// Lists by ACL table, direction, and whether the node stands apart.
+    by_acl: HashMap<(Direction, AclId, bool), DraftOfAcl, foldhash::fast::RandomState>,
     sets: Interned<AddressSet>,
     by_classes: HashMap<Vec<ClassId>, usize, foldhash::fast::RandomState>,
 }
+
+/// Draft of an ACL table, and the addresses of the node that stand apart.
+type DraftOfAcl = (usize, Vec<IpAddr>);
 
 /// Drafts of a pod.
 #[derive(Debug, Clone)]
@@ -69,7 +73,7 @@ impl<'a> Drafts<'a> {
         }
     }
 
-    /// Drafts of the ingress and the egress table of a pod. Where `splits`, the addresses of its node that always
+    /// Drafts of the ingress and the egress table of a pod. If `splits`, the addresses of its node that always
     /// reach it stand apart, so that pods of several nodes share a draft.
     pub(super) fn of_pod(&mut self, pod: &PodPolicy, splits: bool) -> PodDrafts {
         let (ingress, nodes) = self.of_acl(Direction::Ingress, pod.ingress, splits);
@@ -77,7 +81,7 @@ impl<'a> Drafts<'a> {
         PodDrafts { ingress, egress, nodes }
     }
 
-    fn of_acl(&mut self, direction: Direction, acl: AclId, splits: bool) -> (usize, Vec<IpAddr>) {
+    fn of_acl(&mut self, direction: Direction, acl: AclId, splits: bool) -> DraftOfAcl {
         let key = (direction, acl, splits);
         if let Some(known) = self.by_acl.get(&key) {
             return known.clone();
@@ -118,13 +122,12 @@ impl<'a> Drafts<'a> {
             ClassMatch::In(classes) => (classes, false),
             ClassMatch::NotIn(classes) => (classes, true),
         };
-        let set = match self.by_classes.get(&classes) {
-            Some(&known) => known,
-            None => {
-                let index = self.sets.index_of(self.tree.addresses_of(&classes));
-                self.by_classes.insert(classes, index);
-                index
-            }
+        let set = if let Some(&known) = self.by_classes.get(&classes) {
+            known
+        } else {
+            let index = self.sets.index_of(self.tree.addresses_of(&classes));
+            self.by_classes.insert(classes, index);
+            index
         };
         let addresses = &self.sets.entries[set];
         let is_host =
@@ -178,7 +181,7 @@ impl<'a> Drafts<'a> {
         (lists, sets.collect(), names)
     }
 
-    /// Names of the lists: by the policies that isolate the pod. Where that is not unique by the rules too, and
+    /// Names of the lists: by the policies that isolate the pod. If that is not unique, by the rules too, and
     /// then by a number in the order of pods. A list that allows everything has no name.
     fn list_names(&self) -> Vec<Option<String>> {
         let is_open = |draft: &Draft| draft.rules.is_empty() && draft.last.is_allow();
@@ -266,10 +269,9 @@ impl<T> Default for Interned<T> {
 impl<T: Clone + Eq + Hash> Interned<T> {
     fn index_of(&mut self, entry: T) -> usize {
         let next = self.entries.len();
-        let index = *self.indices.entry(entry).or_insert_with_key(|entry| {
+        *self.indices.entry(entry).or_insert_with_key(|entry| {
             self.entries.push(entry.clone());
             next
-        });
-        index
+        })
     }
 }

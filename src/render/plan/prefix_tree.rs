@@ -4,13 +4,9 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-use super::Family;
+use super::types::{AddressSet, Family};
 use crate::ids::ClassId;
 use crate::tables::RuleTables;
-
-/// Set of addresses: prefixes with membership, in order. The longest prefix of an address decides, and an address
-/// without a prefix is no member.
-pub(crate) type AddressSet = Vec<(IpNet, bool)>;
 
 /// Prefixes of one family with their classes and the prefixes directly below them.
 pub(super) struct PrefixTree {

@@ -81,13 +81,13 @@ fn files_of_all_formats_have_the_text_of_the_listing() {
         "palisade.ip6tables",
         "palisade.ipset-unused",
     ];
-    let listed: String = files
+    let listed: Vec<String> = files
         .iter()
         .map(|file| {
             format!("### {file}\n{}\n", fs::read_to_string(changed.0.join("out").join(file)).unwrap())
         })
         .collect();
-    assert_eq!(text, listed);
+    assert_eq!(text, listed.concat());
     // Nothing changes from a state to itself.
     let (_, same, _) = render(&["--to", "nftables", "--since", "config/examples", "config/examples"]);
     assert_eq!(same.lines().count(), 1, "{same}");

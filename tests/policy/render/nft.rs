@@ -25,9 +25,11 @@ struct Table {
 struct Set {
     declaration: Vec<String>,
     is_interval: bool,
-    /// Elements: first and last value, which are lists where values are concatenated.
-    elements: BTreeMap<(Vec<Value>, Vec<Value>), Option<Verdict>>,
+    elements: BTreeMap<Interval, Option<Verdict>>,
 }
+
+/// First and last value, which are lists where values are concatenated.
+type Interval = (Vec<Value>, Vec<Value>);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Value {
@@ -318,7 +320,7 @@ impl Table {
 
 impl Set {
     /// Adds an element. The kernel refuses an interval that overlaps another.
-    fn add(&mut self, key: (Vec<Value>, Vec<Value>), verdict: Option<Verdict>) {
+    fn add(&mut self, key: Interval, verdict: Option<Verdict>) {
         let before = self.elements.range(..=(key.1.clone(), vec![Value::Text(String::new())])).next_back();
         if let Some(((first, last), _)) = before {
             assert!(*last < key.0, "{key:?} overlaps {first:?}-{last:?}");
@@ -374,7 +376,7 @@ fn value(word: &str) -> (Value, Value) {
 }
 
 /// Elements in braces.
-fn elements(tokens: &mut Tokens) -> Vec<((Vec<Value>, Vec<Value>), Option<Verdict>)> {
+fn elements(tokens: &mut Tokens) -> Vec<(Interval, Option<Verdict>)> {
     expect(tokens, "{");
     let mut list = Vec::new();
     loop {
@@ -417,7 +419,7 @@ fn rule(tokens: &mut Tokens) -> Rule {
             "ct" => {
                 next(tokens);
                 expect(tokens, "state");
-                matches.push(Match::State(list(tokens, |tokens| next(tokens))));
+                matches.push(Match::State(list(tokens, next)));
             }
             _ => {
                 let mut key = vec![one_key(tokens)];
