@@ -26,6 +26,8 @@ pub mod tables;
 
 pub mod policy;
 
+pub mod render;
+
 pub mod mem;
 pub mod tap;
 pub mod xdp;

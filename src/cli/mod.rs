@@ -23,6 +23,7 @@ mod output;
 mod packaging;
 mod pktgen;
 mod rehearse;
+mod render;
 mod run;
 mod show;
 mod signals;
@@ -103,6 +104,7 @@ enum Command {
     Explain(explain::ExplainArguments),
     Matrix(matrix::MatrixArguments),
     Diff(diff::DiffArguments),
+    Render(render::RenderArguments),
     Lint(lint::LintArguments),
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
@@ -139,6 +141,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Matrix(arguments) => matrix::matrix(&arguments),
         Command::Diff(arguments) => diff::diff(&arguments),
+        Command::Render(arguments) => render::render(&arguments),
         Command::Lint(arguments) => lint::lint(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),

@@ -24,6 +24,7 @@ mod lab;
 mod live;
 mod pktgen;
 mod process;
+mod render;
 mod traffic;
 mod uplink;
 mod xdp;

@@ -14,14 +14,14 @@ use palisade::policy::testcase::ProbeExpansion;
 use palisade::policy::testcase::{Case, parse_cases};
 use palisade::policy::{Compiler, Options};
 
-fn read(path: &Path) -> Vec<Case> {
+pub(crate) fn read(path: &Path) -> Vec<Case> {
     let source = Source::new(path.display().to_string(), fs::read_to_string(path).unwrap());
     parse_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
 }
 
 /// Path of another project's cases. Without them the test is skipped, unless the run demands them
 /// (`PALISADE_REQUIRE_CONFORMANCE=1`).
-fn corpus(name: &str) -> Option<PathBuf> {
+pub(crate) fn corpus(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance").join(name);
     if path.exists() {
         return Some(path);
@@ -98,12 +98,18 @@ fn the_conformance_tests_of_cluster_network_policy_pass() {
     assert_eq!(evaluate_file(&path), 301);
 }
 
-#[test]
-fn our_own_cases_pass() {
+/// Paths of our own cases.
+pub(crate) fn own_cases() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = entries.collect();
     files.sort();
+    files
+}
+
+#[test]
+fn our_own_cases_pass() {
+    let files = own_cases();
     let probes: usize = files.iter().map(|path| evaluate_file(path)).sum();
     assert!(files.len() >= 7 && probes >= 130, "{} files, {probes} probes", files.len());
 }

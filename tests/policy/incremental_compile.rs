@@ -26,22 +26,22 @@ const HISTORIES: u32 = if cfg!(debug_assertions) { 500 } else { 10_000 };
 const PACKETS: usize = 24;
 
 /// Random numbers that select source, destination, protocol and port.
-type Pick = [u16; 4];
+pub(crate) type Pick = [u16; 4];
 
 const PROTOCOLS: [Protocol; 6] =
     [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP, Protocol::ICMPV6, Protocol(47)];
 const PORTS: [u16; 11] = [0, 1, 2, 77, 78, 79, 80, 81, 82, 84, u16::MAX];
 
 /// State of a history: the objects, and everything that followed their changes.
-struct History {
-    objects: BTreeMap<ObjectName, Object>,
+pub(crate) struct History {
+    pub(crate) objects: BTreeMap<ObjectName, Object>,
     compiler: Compiler,
-    tables: RuleTables,
-    classifier: Classifier,
+    pub(crate) tables: RuleTables,
+    pub(crate) classifier: Classifier,
 }
 
 impl History {
-    fn new() -> History {
+    pub(crate) fn new() -> History {
         let tables = RuleTables::default();
         History {
             objects: BTreeMap::new(),
@@ -51,7 +51,7 @@ impl History {
         }
     }
 
-    fn apply(&mut self, changes: Vec<Change>) {
+    pub(crate) fn apply(&mut self, changes: Vec<Change>) {
         for change in &changes {
             match change {
                 Change::Upsert(object) => drop(self.objects.insert(ObjectName::of(object), object.clone())),
@@ -143,7 +143,7 @@ impl History {
 
     /// Addresses of pods and nodes, and both sides of every border of a block, by family. Addresses of pods
     /// come again, as often as all others together.
-    fn addresses(&self) -> [Vec<IpAddr>; 2] {
+    pub(crate) fn addresses(&self) -> [Vec<IpAddr>; 2] {
         let mut found = BTreeSet::from(["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
         for object in self.objects.values() {
             match object {
@@ -190,7 +190,7 @@ fn borders(cidr: IpNet, found: &mut BTreeSet<IpAddr>) {
     found.extend([first, last, step(first, -1), step(last, 1)]);
 }
 
-fn flow(addresses: &[Vec<IpAddr>; 2], [src, dst, protocol, port]: Pick) -> FlowKey {
+pub(crate) fn flow(addresses: &[Vec<IpAddr>; 2], [src, dst, protocol, port]: Pick) -> FlowKey {
     let pick = |list: &[IpAddr], number: u16| list[number as usize % list.len()];
     let family = &addresses[usize::from(src % 4 == 3)];
     let (src, dst) = (pick(family, src / 4), pick(family, dst));
@@ -213,7 +213,7 @@ fn replay(steps: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
 }
 
 /// Strategy for a history: a whole cluster, then one or two changes at a time.
-fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Vec<Pick>)>> {
+pub(crate) fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Vec<Pick>)>> {
     let packets = || vec(any::<Pick>(), PACKETS);
     let start = (vec(crate::arbitrary::change(), 6..=14), packets());
     let later = vec((vec(crate::arbitrary::change(), 1..=2), packets()), 0..=3);

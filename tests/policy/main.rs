@@ -9,6 +9,7 @@ mod conformance;
 mod diff;
 mod incremental_compile;
 mod kubernetes_files;
+mod render;
 mod service_validation;
 #[path = "../common/tools.rs"]
 mod tools;

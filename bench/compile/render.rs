@@ -1,0 +1,44 @@
+//! Rendering of compiled tables in the terms of other systems, and of the change of one pod.
+
+use std::time::Instant;
+
+use palisade::policy::objects::Object;
+use palisade::policy::{Change, Compiler, Options};
+use palisade::render::{Format, Part, RenderOptions, difference, render};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::ms;
+
+/// Renders a cluster with rules for every pod: `ms` is the compile and the rendering. Then a pod loses its labels, and
+/// `change_ms` and `change_lines` are of the difference.
+pub(crate) fn measure(pods: usize, format: Format) -> Value {
+    let mut cluster = Cluster::new(pods);
+    let objects = cluster.objects();
+    let options = RenderOptions::default();
+    let start = Instant::now();
+    let mut compiler = Compiler::from_objects(objects, Options::default());
+    let compiled = ms(start);
+    let parts = render(format, compiler.tables(), &options).expect("the format expresses the cluster");
+    let time = ms(start);
+    let old = compiler.tables().clone();
+    let changed = cluster.any_pod(false);
+    let mut pod = cluster.pods[changed].clone();
+    pod.labels.clear();
+    compiler.apply(Change::Upsert(Object::Pod(pod)));
+    let start = Instant::now();
+    let change =
+        difference(format, &old, compiler.tables(), &options).expect("the format expresses the cluster");
+    json!({
+        "pods": pods, "policies": cluster.policies(), "ms": time, "compile_ms": compiled, "bytes": bytes(&parts),
+        "lines": lines(&parts), "change_ms": ms(start), "change_lines": lines(&change),
+    })
+}
+
+fn bytes(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.text.len()).sum()
+}
+
+fn lines(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.text.lines().count()).sum()
+}

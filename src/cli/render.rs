@@ -1,0 +1,139 @@
+//! Command `palisade render`: prints manifests in the terms of other systems.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use super::{CliError, manifests, output};
+use crate::render::{self, Format, Part, RenderOptions};
+use crate::tables::{PodName, RuleTables};
+
+/// Print the same policy in the terms of another system
+///
+/// Compiles manifests once, as for the switch, and prints rules with which the kernel's packet filter decides
+/// the same. The output follows from the manifests alone. It needs no running switch and no privilege. A policy that
+/// a format cannot express is refused by name, never weakened.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Formats:
+  nftables   one input of nft -f, which replaces the tables of palisade in one transaction
+  iptables   inputs of ipset restore, iptables-restore and ip6tables-restore, in the shape of Calico's Felix
+  all        every format, each in files of its own
+
+Examples:
+  palisade render --to nftables policies/ | nft -f -                 enforce with the kernel's nftables
+  palisade render --to nftables --since old/ new/                    only the change from one state to another
+  palisade render --to iptables policies/ -o rules/                  one file for each program
+  palisade render --to nftables --pod default/db policies/           rules of one pod")]
+pub(super) struct RenderArguments {
+    /// Files or directories of manifests; - is standard input
+    #[arg(required = true, value_name = "FILE|DIR|-")]
+    manifests: Vec<PathBuf>,
+    /// System in whose terms to print
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    to: Target,
+    /// Only the rules of this pod
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pod: Option<PodName>,
+    /// Print the change from the state of these manifests
+    #[arg(long, value_name = "FILE|DIR")]
+    since: Vec<PathBuf>,
+    /// Only pods of this node (spec.nodeName); all pods by default
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// File of lines "NAMESPACE/NAME INTERFACE": the node's interfaces that lead to pods
+    #[arg(long, value_name = "FILE")]
+    interfaces: Option<PathBuf>,
+    /// Write files into this directory rather than to standard output
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// Formats, and all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Target {
+    Nftables,
+    Iptables,
+    All,
+}
+
+impl Target {
+    fn formats(self) -> &'static [Format] {
+        match self {
+            Target::Nftables => &[Format::Nftables],
+            Target::Iptables => &[Format::Iptables],
+            Target::All => &[Format::Nftables, Format::Iptables],
+        }
+    }
+}
+
+pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> {
+    let options = RenderOptions {
+        pod: arguments.pod.clone(),
+        interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
+    };
+    let compile = |paths: &[PathBuf]| -> Result<RuleTables, CliError> {
+        Ok(manifests::compile(paths, arguments.node.as_ref())?.tables)
+    };
+    let new = compile(&arguments.manifests)?;
+    let old = if arguments.since.is_empty() { None } else { Some(compile(&arguments.since)?) };
+    let mut parts = Vec::new();
+    for &format in arguments.to.formats() {
+        let rendered = match &old {
+            None => render::render(format, &new, &options),
+            Some(old) => render::difference(format, old, &new, &options),
+        };
+        parts.extend(rendered.map_err(|error| CliError::Message(error.to_string()))?);
+    }
+    match &arguments.output {
+        Some(directory) => write_files(directory, &parts)?,
+        None => output::text(&listing(&parts))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The only part as it is, or all parts below the names of their files.
+fn listing(parts: &[Part]) -> String {
+    if let [only] = parts {
+        return only.text.clone();
+    }
+    let text = |part: &Part| format!("### {}\n{}\n", part.file, part.text);
+    parts.iter().map(text).collect::<Vec<String>>().concat()
+}
+
+fn write_files(directory: &Path, parts: &[Part]) -> Result<(), CliError> {
+    let failed =
+        |path: &Path, error| CliError::Message(format!("{} cannot be written: {error}", path.display()));
+    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+    for part in parts {
+        let path = directory.join(part.file);
+        fs::write(&path, &part.text).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
+}
+
+/// Reads the interfaces of pods, one line each. Empty lines and lines that begin with # are left out.
+fn read_interfaces(path: &Path) -> Result<BTreeMap<PodName, String>, CliError> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| CliError::Message(format!("{} cannot be read: {error}", path.display())))?;
+    let mut interfaces = BTreeMap::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let wrong = |problem: String| CliError::Message(format!("{}:{number}: {problem}", path.display()));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [] => {}
+            [first, ..] if first.starts_with('#') => {}
+            [pod, interface] => {
+                let pod: PodName = pod.parse().map_err(wrong)?;
+                if interfaces.insert(pod.clone(), interface.to_owned()).is_some() {
+                    return Err(wrong(format!("pod {pod} has a second line")));
+                }
+            }
+            _ => return Err(wrong("write NAMESPACE/NAME INTERFACE".to_owned())),
+        }
+    }
+    Ok(interfaces)
+}

@@ -1,0 +1,75 @@
+//! Inputs that lead from one state, or from nothing, to another: entries of sets, changed chains, and then the sets
+//! that nothing names any more.
+
+use std::fmt::Write;
+
+use super::{Chains, State, print_entry, print_rules};
+use crate::render::output::Part;
+
+impl State {
+    /// Inputs that lead from `old` to this state.
+    pub(in crate::render) fn parts_since(&self, old: &State) -> Vec<Part> {
+        let mut sets = "# 1. Load with: ipset -exist restore -file FILE\n".to_owned();
+        for (name, set) in &self.sets {
+            let before = old.sets.get(name).map(|set| &set.entries);
+            if before.is_none() {
+                set.print_declaration(name, &mut sets);
+            }
+            for (prefix, _) in before.into_iter().flatten() {
+                if before.and_then(|old| old.get(prefix)) != set.entries.get(prefix) {
+                    print_entry("del", name, *prefix, true, &mut sets);
+                }
+            }
+            for (prefix, is_in) in &set.entries {
+                if before.and_then(|old| old.get(prefix)) != Some(is_in) {
+                    print_entry("add", name, *prefix, *is_in, &mut sets);
+                }
+            }
+        }
+        let mut unused = "# 3. Load with: ipset restore -file FILE\n".to_owned();
+        for name in old.sets.keys().filter(|name| !self.sets.contains_key(*name)) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(unused, "destroy {name}");
+        }
+        let ([new4, new6], [old4, old6]) = (&self.families, &old.families);
+        vec![
+            Part { file: "palisade.ipset", text: sets },
+            Part { file: "palisade.iptables", text: new4.text_since(old4, "iptables-restore") },
+            Part { file: "palisade.ip6tables", text: new6.text_since(old6, "ip6tables-restore") },
+            Part { file: "palisade.ipset-unused", text: unused },
+        ]
+    }
+}
+
+impl Chains {
+    /// Input of `program` with changed chains. A chain that is named in it is emptied first.
+    fn text_since(&self, old: &Chains, program: &str) -> String {
+        let mut text = format!("# 2. Load with: {program} --noflush FILE\n");
+        if old.filter.is_empty() {
+            let iptables = program.trim_end_matches("-restore");
+            for hook in [
+                "-t raw -I PREROUTING -j palisade-guard",
+                "-I FORWARD -j palisade-forward",
+                "-I INPUT -j palisade-input",
+            ] {
+                // Writing to a string cannot fail.
+                let _ = writeln!(text, "#    Once after it: {iptables} {hook}");
+            }
+        }
+        for (table, new, old) in [("raw", &self.raw, &old.raw), ("filter", &self.filter, &old.filter)] {
+            let changed: Vec<_> = new.iter().filter(|(name, rules)| old.get(*name) != Some(rules)).collect();
+            let gone: Vec<_> = old.keys().filter(|name| !new.contains_key(*name)).collect();
+            if changed.is_empty() && gone.is_empty() {
+                continue;
+            }
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "*{table}");
+            let named = changed.iter().map(|(name, _)| *name).chain(gone.iter().copied());
+            named.for_each(|name| _ = writeln!(text, ":{name} - [0:0]"));
+            changed.iter().for_each(|(name, rules)| print_rules(name, rules, &mut text));
+            gone.iter().for_each(|name| _ = writeln!(text, "-X {name}"));
+            text.push_str("COMMIT\n");
+        }
+        text
+    }
+}

@@ -1,0 +1,285 @@
+//! nftables: one input of `nft -f`, which the kernel takes as one transaction.
+//!
+//! Two tables of its own, `ip palisade` and `ip6 palisade`, drop what policy denies, and leave everything else to the
+//! other tables. A verdict map leads from the address of a pod to the chain of its rule list: first that of the
+//! source's egress, then that of the destination's ingress. In these chains `return` allows.
+
+mod collection;
+mod since;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use super::plan::{AclPlan, Family, Peers, Plan, PlanRule, Span, comment};
+use crate::net::flow::Protocol;
+use crate::render::output::{Part, RenderOptions};
+use crate::tables::{Direction, Verdict};
+use collection::{Collection, Key};
+
+/// Name of the tables.
+const TABLE: &str = "palisade";
+/// Name of the file.
+const FILE: &str = "palisade.nft";
+
+/// Both tables.
+pub(super) struct Ruleset {
+    tables: [Table; 2],
+}
+
+/// Table of one family.
+struct Table {
+    family: Family,
+    /// Sets and maps.
+    collections: BTreeMap<String, Collection>,
+    chains: BTreeMap<String, Chain>,
+}
+
+/// Chain.
+#[derive(Debug, PartialEq, Eq)]
+struct Chain {
+    note: String,
+    /// Declaration of the hook.
+    hook: Option<&'static str>,
+    rules: Vec<String>,
+}
+
+impl Ruleset {
+    pub(super) fn new(plans: &[Plan; 2], options: &RenderOptions) -> Ruleset {
+        let [v4, v6] = plans;
+        Ruleset { tables: [Table::new(v4, Family::V4, options), Table::new(v6, Family::V6, options)] }
+    }
+
+    /// The whole, which replaces both tables.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let mut text = "# Load with: nft -f FILE. The tables are replaced at once.\n".to_owned();
+        self.tables.iter().for_each(|table| table.print(&mut text));
+        vec![Part { file: FILE, text }]
+    }
+}
+
+impl Table {
+    fn new(plan: &Plan, family: Family, options: &RenderOptions) -> Table {
+        let mut table = Table { family, collections: BTreeMap::new(), chains: BTreeMap::new() };
+        if plan.endpoints.is_empty() {
+            return table;
+        }
+        let address = table.address_type();
+        for (name, set) in &plan.sets {
+            let declaration = format!("type {address}; flags interval");
+            let mut collection = Collection::set(&set.title, declaration);
+            collection.extend(collection::ranges(&set.addresses));
+            table.collections.insert(name.clone(), collection);
+        }
+        for (name, list) in &plan.acls {
+            table.chains.insert(name.clone(), table.list_chain(list));
+        }
+        table.add_dispatch(plan);
+        table.add_guard(plan, options);
+        table
+    }
+
+    /// Word of the family in rules, and the name of its tables.
+    fn word(&self) -> &'static str {
+        match self.family {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        }
+    }
+
+    fn address_type(&self) -> &'static str {
+        match self.family {
+            Family::V4 => "ipv4_addr",
+            Family::V6 => "ipv6_addr",
+        }
+    }
+
+    fn list_chain(&self, list: &AclPlan) -> Chain {
+        let side = match list.direction {
+            Direction::Ingress => "saddr",
+            Direction::Egress => "daddr",
+        };
+        let mut rules = vec!["ct state invalid drop".to_owned()];
+        list.rules.iter().for_each(|rule| self.push_rules(rule, side, &mut rules));
+        rules.push(format!("{} comment \"{}\"", verdict(list.last), comment(&list.title)));
+        Chain { note: String::new(), hook: None, rules }
+    }
+
+    fn push_rules(&self, rule: &PlanRule, side: &str, rules: &mut Vec<String>) {
+        let word = self.word();
+        let peers = match &rule.peers {
+            Peers::Anyone => String::new(),
+            Peers::In(set) => format!("{word} {side} @{set} "),
+            Peers::NotIn(set) => format!("{word} {side} != @{set} "),
+            Peers::Hosts(hosts) => format!("{word} {side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
+        };
+        let tail = format!("{} comment \"{}\"", verdict(rule.verdict), comment(&rule.title));
+        let Some(services) = &rule.services else { return rules.push(format!("{peers}{tail}")) };
+        for (protocol, name) in [(Protocol::TCP, "tcp"), (Protocol::UDP, "udp"), (Protocol::SCTP, "sctp")] {
+            let spans: Vec<&Span> = services.iter().filter(|span| span.0 == protocol).collect();
+            match spans[..] {
+                [] => {}
+                [(_, 0, u16::MAX)] => rules.push(format!("{peers}meta l4proto {name} {tail}")),
+                _ => {
+                    let ports = one_of(spans.iter().map(|&&(_, first, last)| ports(first, last)));
+                    rules.push(format!("{peers}{name} dport {ports} {tail}"));
+                }
+            }
+        }
+    }
+
+    /// Adds the verdict maps and the chains at the hooks.
+    fn add_dispatch(&mut self, plan: &Plan) {
+        let (word, address) = (self.word(), self.address_type());
+        let mut own = Collection::set("Packets of a pod to itself", format!("type {address} . {address}"));
+        let mut nodes =
+            Collection::set("Packets of a node to its pods", format!("type {address} . {address}"));
+        let mut from = Collection::map("Rule lists of sources", format!("type {address} : verdict"));
+        let mut to = Collection::map("Rule lists of destinations", format!("type {address} : verdict"));
+        for (&address, endpoint) in &plan.endpoints {
+            own.extend(endpoint.own.iter().map(|&other| Key::Pair(address, other)));
+            nodes.extend(endpoint.nodes.iter().map(|&node| Key::Pair(node, address)));
+            for (map, lists) in [(&mut from, &endpoint.egress), (&mut to, &endpoint.ingress)] {
+                let chain = match &lists[..] {
+                    [] => continue,
+                    [only] => only.clone(),
+                    several => self.add_shared(several),
+                };
+                map.put(Key::Range(address, address), format!("jump {chain}"));
+            }
+        }
+        self.collections.extend([
+            ("own".to_owned(), own),
+            ("from-pods".to_owned(), from),
+            ("to-pods".to_owned(), to),
+        ]);
+        let established = "ct state established,related accept".to_owned();
+        let from_pods = format!("{word} saddr vmap @from-pods");
+        let mut input = vec![established.clone()];
+        if self.family == Family::V6 {
+            input
+                .push(format!("icmpv6 type {} accept", one_of(NEIGHBOR_DISCOVERY.iter().map(u8::to_string))));
+        }
+        input.push(from_pods.clone());
+        let mut forward = vec![established, format!("{word} saddr . {word} daddr @own accept"), from_pods];
+        if !nodes.is_empty() {
+            forward.push(format!("{word} saddr . {word} daddr @own-node accept"));
+            self.collections.insert("own-node".to_owned(), nodes);
+        }
+        forward.push(format!("{word} daddr vmap @to-pods"));
+        self.add_hook(
+            "forward",
+            "Packets between pods and others",
+            "type filter hook forward priority filter; policy accept;",
+            forward,
+        );
+        self.add_hook(
+            "input",
+            "Packets to the node: egress of pods",
+            "type filter hook input priority filter; policy accept;",
+            input,
+        );
+    }
+
+    fn add_hook(&mut self, name: &str, note: &str, hook: &'static str, rules: Vec<String>) {
+        self.chains.insert(name.to_owned(), Chain { note: note.to_owned(), hook: Some(hook), rules });
+    }
+
+    /// Adds a chain for an address of several pods: each of their lists may deny. Returns its name.
+    fn add_shared(&mut self, lists: &[String]) -> String {
+        let name = format!("shared/{}", super::plan::digest(&lists.join(" ")));
+        let rules = lists.iter().map(|list| format!("jump {list}")).collect();
+        let note = "Several pods claim the address".to_owned();
+        self.chains.insert(name.clone(), Chain { note, hook: None, rules });
+        name
+    }
+
+    /// Adds the guard against forged addresses. A named interface carries the addresses of its pod alone; any other
+    /// pod's address is dropped on interfaces that the node's routes to it do not name.
+    fn add_guard(&mut self, plan: &Plan, options: &RenderOptions) {
+        let (word, address_type) = (self.word(), self.address_type());
+        let mut routed =
+            Collection::set("Addresses of pods without a named interface", format!("type {address_type}"));
+        let mut bound = Collection::set("Addresses of pods with one", format!("type {address_type}"));
+        let mut bindings = Collection::set(
+            "Interfaces of these pods with addresses",
+            format!("type ifname . {address_type}"),
+        );
+        let mut interfaces = Collection::set("Interfaces of these pods", "type ifname".to_owned());
+        for (&address, endpoint) in &plan.endpoints {
+            let named: Vec<&String> =
+                endpoint.pods.iter().filter_map(|pod| options.interfaces.get(pod)).collect();
+            if named.len() < endpoint.pods.len() {
+                routed.extend([Key::Range(address, address)]);
+            } else {
+                bound.extend([Key::Range(address, address)]);
+            }
+            bindings.extend(named.iter().map(|name| Key::Binding((*name).clone(), address)));
+        }
+        let chosen =
+            options.interfaces.iter().filter(|(pod, _)| options.pod.as_ref().is_none_or(|only| only == *pod));
+        interfaces.extend(chosen.map(|(_, name)| Key::Interface(name.clone())));
+        // Neighbour discovery has link-local sources and none (RFC 4861, section 4.3).
+        let except = if self.family == Family::V6 { "ip6 saddr != { ::, fe80::/10 } " } else { "" };
+        let mut rules = Vec::new();
+        if !interfaces.is_empty() {
+            rules.push(format!(
+                "iifname @pod-interfaces {except}iifname . {word} saddr != @pod-bindings drop"
+            ));
+            rules.push(format!("{word} saddr @bound-pods iifname . {word} saddr != @pod-bindings drop"));
+            let named = [("pod-interfaces", interfaces), ("pod-bindings", bindings), ("bound-pods", bound)];
+            self.collections.extend(named.map(|(name, set)| (name.to_owned(), set)));
+        }
+        if !routed.is_empty() {
+            rules.push(format!("{word} saddr @routed-pods fib saddr . iif oif missing drop"));
+            self.collections.insert("routed-pods".to_owned(), routed);
+        }
+        let hook = "type filter hook prerouting priority raw; policy accept;";
+        self.add_hook("guard", "Forged addresses", hook, rules);
+    }
+
+    fn print(&self, text: &mut String) {
+        let word = self.word();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\nadd table {word} {TABLE}\ndelete table {word} {TABLE}");
+        if self.chains.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "table {word} {TABLE} {{");
+        for (name, collection) in &self.collections {
+            collection.print(name, text);
+        }
+        for (name, chain) in &self.chains {
+            let note = if chain.note.is_empty() { String::new() } else { format!("\t# {}\n", chain.note) };
+            let _ = writeln!(text, "\n{note}\tchain {name} {{");
+            let lines = chain.hook.into_iter().chain(chain.rules.iter().map(String::as_str));
+            lines.for_each(|line| _ = writeln!(text, "\t\t{line}"));
+            text.push_str("\t}\n");
+        }
+        text.push_str("}\n");
+    }
+}
+
+/// `ICMPv6` types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
+const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
+
+/// Verdict within the chain of a list.
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "return",
+        Verdict::Deny => "drop",
+    }
+}
+
+fn ports(first: u16, last: u16) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+/// Expression for one value of a list.
+fn one_of(values: impl Iterator<Item = String>) -> String {
+    let values: Vec<String> = values.collect();
+    match &values[..] {
+        [only] => only.clone(),
+        _ => format!("{{ {} }}", values.join(", ")),
+    }
+}

@@ -1,0 +1,61 @@
+//! Options, output and errors of all formats.
+
+use std::collections::BTreeMap;
+
+use crate::tables::PodName;
+
+/// Choice of pods, and their interfaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RenderOptions {
+    /// Only this pod; all by default.
+    pub pod: Option<PodName>,
+    /// Interface of the node that leads to a pod, where it is known.
+    pub interfaces: BTreeMap<PodName, String>,
+}
+
+/// One input of one program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Name of its file.
+    pub file: &'static str,
+    /// Text.
+    pub text: String,
+}
+
+/// Reason for which a format cannot express the tables.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// Chosen pod is not in the tables.
+    #[error("there is no pod {0} for which tables are compiled")]
+    UnknownPod(PodName),
+    /// Interface that the kernel does not accept, or that two pods share.
+    #[error("interface {interface:?} of pod {pod}: {problem}")]
+    Interface {
+        /// Pod.
+        pod: PodName,
+        /// Interface.
+        interface: String,
+        /// Problem.
+        problem: &'static str,
+    },
+    /// Set with too many members.
+    #[error("the set of {rule} has {found} entries, and an ipset holds {max}")]
+    SetTooLarge {
+        /// Rule that names the set.
+        rule: String,
+        /// Number of entries.
+        found: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// Two names with one digest.
+    #[error("{first:?} and {second:?} would have the same short name {name}: rename one of them")]
+    SameName {
+        /// First name.
+        first: String,
+        /// Second name.
+        second: String,
+        /// Their digest.
+        name: String,
+    },
+}

@@ -1,0 +1,302 @@
+//! Interpreter of the inputs of ipset(8) `restore` and of iptables-restore(8) with `--noflush`, after
+//! iptables-extensions(8). It knows the matches that are printed, and refuses every other.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use palisade::net::flow::{FlowKey, Protocol};
+
+/// Sets, and chains of both families.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Xtables {
+    sets: BTreeMap<String, IpSet>,
+    v4: Tables,
+    v6: Tables,
+}
+
+/// Entries of a `hash:net` set, with `nomatch` as false.
+#[derive(Debug, PartialEq)]
+struct IpSet {
+    family: String,
+    entries: BTreeMap<IpNet, bool>,
+}
+
+/// Chains by table and name.
+type Tables = BTreeMap<(String, String), Vec<Rule>>;
+
+#[derive(Debug, PartialEq)]
+struct Rule {
+    matches: Vec<(bool, Match)>,
+    target: Target,
+    comment: Option<String>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Match {
+    Source(IpNet),
+    Destination(IpNet),
+    In(String),
+    Out(String),
+    Protocol(Protocol),
+    Ports(Vec<(u16, u16)>),
+    State(String),
+    Set { name: String, is_source: bool },
+    Mark { value: u32, mask: u32 },
+    Icmp6Type,
+    ReversePath,
+}
+
+#[derive(Debug, PartialEq)]
+enum Target {
+    Drop,
+    Return,
+    SetMark { value: u32, mask: u32 },
+    Jump(String),
+    Goto(String),
+}
+
+/// Packet on its way.
+struct Packet<'a> {
+    flow: &'a FlowKey,
+    interfaces: [&'a str; 2],
+    mark: u32,
+}
+
+/// Result of a chain.
+#[derive(Debug, PartialEq)]
+enum End {
+    Dropped,
+    Returned,
+}
+
+impl Xtables {
+    /// Runs the parts of a rendering, in the order of their comments.
+    pub(super) fn load(&mut self, file: &str, text: &str) {
+        match file {
+            "palisade.ipset" | "palisade.ipset-unused" => text.lines().for_each(|line| self.ipset(line)),
+            "palisade.iptables" => restore(&mut self.v4, text),
+            "palisade.ip6tables" => restore(&mut self.v6, text),
+            other => panic!("{other}"),
+        }
+        for (chains, family) in [(&self.v4, "inet"), (&self.v6, "inet6")] {
+            check(chains, &self.sets, family);
+        }
+    }
+
+    fn ipset(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            [""] | ["#", ..] => {}
+            ["create", name, "hash:net", "family", family, "maxelem", _] => {
+                let set = IpSet { family: family.to_owned(), entries: BTreeMap::new() };
+                assert!(name.len() <= 31 && self.sets.insert(name.to_owned(), set).is_none(), "{line}");
+            }
+            ["flush", name] => self.sets.get_mut(name).unwrap().entries.clear(),
+            ["destroy", name] => assert!(self.sets.remove(name).is_some(), "{line}"),
+            ["add", name, entry, ref option @ ..] => {
+                assert!(option.is_empty() || option == ["nomatch"], "{line}");
+                let set = self.sets.get_mut(name).unwrap();
+                let prefix = prefix(entry);
+                assert_eq!(set.family == "inet", prefix.addr().is_ipv4(), "{line}");
+                assert!(prefix.prefix_len() > 0, "hash:net does not hold {line}");
+                assert!(set.entries.insert(prefix, option.is_empty()).is_none(), "{line}: it is in the set");
+            }
+            ["del", name, entry] => {
+                let removed = self.sets.get_mut(name).unwrap().entries.remove(&prefix(entry));
+                assert!(removed.is_some(), "{line}: it is not in the set");
+            }
+            _ => panic!("{line}"),
+        }
+    }
+
+    /// Tells whether the chain for forwarded packets lets the first packet of a flow pass, from and to these
+    /// interfaces.
+    pub(super) fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool {
+        let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut packet = Packet { flow, interfaces, mark: 0x4000 };
+        let end = self.run(chains, "palisade-forward", &mut packet);
+        assert_eq!(packet.mark & !0x1_0000, 0x4000, "the mark of others changes");
+        end == End::Returned
+    }
+
+    fn run(&self, chains: &Tables, chain: &str, packet: &mut Packet<'_>) -> End {
+        for rule in &chains[&("filter".to_owned(), chain.to_owned())] {
+            if !rule.matches.iter().all(|(is_equal, one)| self.matches(one, packet) == *is_equal) {
+                continue;
+            }
+            match &rule.target {
+                Target::Drop => return End::Dropped,
+                Target::Return => return End::Returned,
+                Target::SetMark { value, mask } => packet.mark = packet.mark & !mask ^ value,
+                // The end of a chain reached by -g is the end of this one.
+                Target::Goto(next) => return self.run(chains, next, packet),
+                Target::Jump(next) => {
+                    if self.run(chains, next, packet) == End::Dropped {
+                        return End::Dropped;
+                    }
+                }
+            }
+        }
+        End::Returned
+    }
+
+    fn matches(&self, one: &Match, packet: &Packet<'_>) -> bool {
+        let flow = packet.flow;
+        let is_interface = |pattern: &str, interface: &str| match pattern.strip_suffix('+') {
+            Some(prefix) => interface.starts_with(prefix),
+            None => interface == pattern,
+        };
+        match one {
+            Match::Source(prefix) => prefix.contains(&flow.src),
+            Match::Destination(prefix) => prefix.contains(&flow.dst),
+            Match::In(pattern) => is_interface(pattern, packet.interfaces[0]),
+            Match::Out(pattern) => is_interface(pattern, packet.interfaces[1]),
+            Match::Protocol(protocol) => flow.protocol == *protocol,
+            Match::Ports(spans) => {
+                spans.iter().any(|(first, last)| (*first..=*last).contains(&flow.dst_port))
+            }
+            Match::State(states) => states.split(',').any(|state| state == "NEW"),
+            Match::Set { name, is_source } => {
+                let address = if *is_source { flow.src } else { flow.dst };
+                let holding = self.sets[name].entries.iter().filter(|(prefix, _)| prefix.contains(&address));
+                holding.max_by_key(|(prefix, _)| prefix.prefix_len()).is_some_and(|(_, is_in)| *is_in)
+            }
+            Match::Mark { value, mask } => packet.mark & mask == *value,
+            Match::Icmp6Type | Match::ReversePath => panic!("{one:?} for a forwarded packet"),
+        }
+    }
+}
+
+fn prefix(text: &str) -> IpNet {
+    text.parse().unwrap_or_else(|_| IpNet::from(text.parse::<IpAddr>().unwrap()))
+}
+
+/// Runs the lines of iptables-restore: a chain that is declared is emptied.
+fn restore(chains: &mut Tables, text: &str) {
+    let mut table = None;
+    for line in text.lines() {
+        let in_table = |chain: &str| (table.clone().expect("a table"), chain.to_owned());
+        if line.starts_with('#') {
+        } else if let Some(name) = line.strip_prefix('*') {
+            assert_eq!(table.replace(name.to_owned()), None, "COMMIT is missing");
+        } else if line == "COMMIT" {
+            assert!(table.take().is_some());
+        } else if let Some(chain) = line.strip_prefix(':') {
+            let name = chain.strip_suffix(" - [0:0]").unwrap();
+            assert!(name.len() <= 28, "{name} is too long");
+            chains.insert(in_table(name), Vec::new());
+        } else if let Some(chain) = line.strip_prefix("-X ") {
+            assert_eq!(chains.remove(&in_table(chain)), Some(vec![]), "{line}");
+        } else {
+            let words = words(line);
+            assert_eq!(words[0], "-A", "{line}");
+            chains.get_mut(&in_table(&words[1])).unwrap().push(rule(&words[2..]));
+        }
+    }
+    assert_eq!(table, None);
+}
+
+/// Words of a line, with quoted ones.
+fn words(line: &str) -> Vec<String> {
+    line.split('"')
+        .enumerate()
+        .flat_map(|(place, text)| match place % 2 {
+            0 => text.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![text.to_owned()],
+        })
+        .collect()
+}
+
+fn rule(words: &[String]) -> Rule {
+    let mut rule = Rule { matches: Vec::new(), target: Target::Return, comment: None };
+    let mut words = words.iter().map(String::as_str);
+    let (mut is_equal, mut has_target) = (true, false);
+    let pair = |text: &str| {
+        let hex = |text: &str| u32::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap();
+        let (value, mask) = text.split_once('/').unwrap();
+        (hex(value), hex(mask))
+    };
+    while let Some(word) = words.next() {
+        let mut argument = || words.next().unwrap_or_else(|| panic!("{word} has an argument"));
+        let one = match word {
+            "!" => {
+                is_equal = false;
+                continue;
+            }
+            "-m" => {
+                argument();
+                continue;
+            }
+            "--comment" => {
+                rule.comment = Some(argument().to_owned());
+                continue;
+            }
+            "-s" => Match::Source(prefix(argument())),
+            "-d" => Match::Destination(prefix(argument())),
+            "-i" => Match::In(argument().to_owned()),
+            "-o" => Match::Out(argument().to_owned()),
+            "-p" => Match::Protocol(match argument() {
+                "ipv6-icmp" => Protocol::ICMPV6,
+                other => other.parse().unwrap(),
+            }),
+            "--destination-ports" => {
+                let span = |text: &str| {
+                    let (first, last) = text.split_once(':').unwrap_or((text, text));
+                    (first.parse().unwrap(), last.parse().unwrap())
+                };
+                let spans: Vec<(u16, u16)> = argument().split(',').map(span).collect();
+                let weights = spans.iter().map(|(first, last)| if first == last { 1 } else { 2 });
+                assert!(weights.sum::<usize>() <= 15, "xt_multiport takes 15 ports");
+                Match::Ports(spans)
+            }
+            "--ctstate" => Match::State(argument().to_owned()),
+            "--match-set" => Match::Set { name: argument().to_owned(), is_source: argument() == "src" },
+            "--mark" => {
+                let (value, mask) = pair(argument());
+                Match::Mark { value, mask }
+            }
+            "--icmpv6-type" => {
+                argument();
+                Match::Icmp6Type
+            }
+            "--invert" => Match::ReversePath,
+            "-j" | "-g" => {
+                has_target = true;
+                rule.target = match (word, argument()) {
+                    ("-j", "DROP") => Target::Drop,
+                    ("-j", "RETURN") => Target::Return,
+                    ("-j", "MARK") => {
+                        assert_eq!(words.next(), Some("--set-xmark"));
+                        let (value, mask) = pair(words.next().unwrap());
+                        Target::SetMark { value, mask }
+                    }
+                    ("-j", chain) => Target::Jump(chain.to_owned()),
+                    (_, chain) => Target::Goto(chain.to_owned()),
+                };
+                continue;
+            }
+            other => panic!("{other} in a rule"),
+        };
+        rule.matches.push((is_equal, one));
+        is_equal = true;
+    }
+    assert!(has_target, "a rule without a target");
+    rule
+}
+
+/// Checks that every name stands for something.
+fn check(chains: &Tables, sets: &BTreeMap<String, IpSet>, family: &str) {
+    for ((table, _), rules) in chains {
+        for rule in rules {
+            if let Target::Jump(chain) | Target::Goto(chain) = &rule.target {
+                assert!(chains.contains_key(&(table.clone(), chain.clone())), "no chain {chain}");
+            }
+            for (_, one) in &rule.matches {
+                if let Match::Set { name, .. } = one {
+                    assert!(sets.get(name).is_some_and(|set| set.family == family), "no {family} set {name}");
+                }
+            }
+        }
+    }
+}
