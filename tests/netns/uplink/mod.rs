@@ -1,6 +1,7 @@
 //! Tests of two nodes as network namespaces, each with its own switch and pods, joined by their uplinks.
 
 mod node;
+mod services;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};

@@ -153,6 +153,8 @@ pub(crate) struct Node {
     directory: PathBuf,
     /// Additional configuration of the switch, before its sections.
     pub(crate) config: String,
+    /// Whether its flows outlive its switch.
+    pub(crate) keeps_flows: bool,
 }
 
 impl Node {
@@ -164,7 +166,7 @@ impl Node {
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
         let config = format!("pod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n");
-        Node { number, own, pods, names: names.to_vec(), switch: None, directory, config }
+        Node { number, own, pods, names: names.to_vec(), switch: None, directory, config, keeps_flows: false }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -199,17 +201,24 @@ impl Node {
         text
     }
 
+    /// Directory of flows that outlive the switch, in memory.
+    fn flow_directory(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/palisade-uplink-{}-{}", std::process::id(), self.number))
+    }
+
     fn configuration(&self) -> String {
         let other = 3 - self.number;
         let [v4, v6] = node_address(other);
+        let flows = if self.keeps_flows { self.flow_directory() } else { PathBuf::new() };
         let mut text = format!(
             "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
-             [conntrack]\nflows = 4096\ndirectory = \"\"\n[control]\nsocket = \"control.sock\"\n\
+             [conntrack]\nflows = 4096\ndirectory = {flows:?}\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n[policy]\ndirectory = \"../policy\"\n\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
              [[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\n\
              [[routes]]\nprefix = \"fd00:244:{other}::/64\"\nport = \"uplink\"\nnext_hop = \"{v6}\"\n\
-             [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n",
+             [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n\
+             [[routes]]\nprefix = \"2001:db8:2::/64\"\nport = \"uplink\"\n",
             self.config
         );
         for (pod, name) in self.names.iter().enumerate() {
@@ -255,6 +264,7 @@ impl Drop for Node {
             let _ = switch.kill();
             let _ = switch.wait();
         }
+        let _ = std::fs::remove_dir_all(self.flow_directory());
     }
 }
 
@@ -346,7 +356,8 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.nodes.iter().for_each(|node| eprintln!("node {}:\n{}", node.number, node.log()));
+            let started = self.nodes.iter().filter(|node| node.switch.is_some());
+            started.for_each(|node| eprintln!("node {}:\n{}", node.number, node.log()));
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
