@@ -146,7 +146,7 @@ struct upper {
 
 #define FOUND 0
 #define ABSENT 1
-#define TOO_MANY 2
+#define UNREADABLE 2
 
 // Finds the upper-layer header of the IPv4 packet at `l3`. A later fragment has none.
 static inline int find_upper_v4(struct xdp_md *frame, __u32 l3, struct upper *upper)
@@ -160,11 +160,11 @@ static inline int find_upper_v4(struct xdp_md *frame, __u32 l3, struct upper *up
 	return FOUND;
 }
 
-// The same for IPv6, behind the extension headers.
+// The same for IPv6, behind the extension headers. These are unreadable if they are too many, or end beyond the packet.
 static inline int find_upper_v6(struct xdp_md *frame, __u32 l3, struct upper *upper)
 {
 	if (bpf_xdp_load_bytes(frame, l3 + 6, &upper->protocol, sizeof(upper->protocol)))
-		return ABSENT;
+		return UNREADABLE;
 	upper->offset = l3 + IPV6_HEADER_BYTES;
 	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
 		__u8 header[4];
@@ -181,7 +181,7 @@ static inline int find_upper_v6(struct xdp_md *frame, __u32 l3, struct upper *up
 			return FOUND;
 		}
 		if (bpf_xdp_load_bytes(frame, upper->offset, header, sizeof(header)))
-			return ABSENT;
+			return UNREADABLE;
 		bytes = header[1] * 8 + 8;
 		if (upper->protocol == EXTENSION_AUTHENTICATION)
 			bytes = header[1] * 4 + 8;
@@ -193,7 +193,7 @@ static inline int find_upper_v6(struct xdp_md *frame, __u32 l3, struct upper *up
 		upper->protocol = header[0];
 		upper->offset += bytes;
 	}
-	return TOO_MANY;
+	return UNREADABLE;
 }
 
 static inline int find_upper(struct xdp_md *frame, int is_v4, __u32 l3, struct upper *upper)
@@ -244,8 +244,9 @@ static inline int is_for_service(struct xdp_md *frame, int is_v4, __u32 l3)
 	if (!part)
 		return 0;
 	found = find_upper(frame, is_v4, l3, &upper);
-	// The kernel reads any number of headers, and another proxy might serve them. The switch drops the packet.
-	if (found == TOO_MANY)
+	// The kernel might read the headers, or get the rest of them in a later fragment, and another proxy might serve the
+	// packet. The switch drops it.
+	if (found == UNREADABLE)
 		return 1;
 	if (found == ABSENT)
 		return 0;
@@ -261,7 +262,7 @@ static inline int is_for_service(struct xdp_md *frame, int is_v4, __u32 l3)
 	if (upper.protocol != PROTOCOL_TCP && upper.protocol != PROTOCOL_UDP && upper.protocol != PROTOCOL_SCTP)
 		return 0;
 	if (bpf_xdp_load_bytes(frame, upper.offset + port_offset, &key.port, sizeof(key.port)))
-		return 0;
+		return port_offset != 0;
 	key.protocol = upper.protocol;
 	if (*part == EXTERNAL_ADDRESS)
 		__builtin_memcpy(key.address, destination, sizeof(key.address));

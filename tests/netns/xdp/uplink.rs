@@ -220,7 +220,7 @@ fn an_uplink_takes_the_ports_of_services_and_errors_about_their_replies() {
                     packet(other, external, icmp, &error(echo, reply(external, 80))),
                     XDP_PASS,
                 ),
-                ("cut before the port", packet(client, external, tcp, &[0, 9, 0]), XDP_PASS),
+                ("cut before the port", packet(client, external, tcp, &[0, 9, 0]), XDP_DROP),
             ] {
                 assert_eq!(
                     verdict(&mut object, &ethernet(&[], ethertype, &packet)),
@@ -264,6 +264,12 @@ fn an_uplink_takes_the_ports_of_services_and_errors_about_their_replies() {
                 XDP_PASS,
             ),
             ("a first fragment", 0x86dd, fragment(0, &service), XDP_DROP),
+            (
+                "a first fragment with half of the headers",
+                0x86dd,
+                extended(3, 60, &[])[..60].to_vec(),
+                XDP_DROP,
+            ),
             ("a later fragment", 0x86dd, fragment(8, &service), XDP_PASS),
             ("a first IPv4 fragment", 0x0800, v4_fragment([0x20, 0]), XDP_DROP),
             ("a later IPv4 fragment", 0x0800, v4_fragment([0x20, 1]), XDP_PASS),

@@ -20,8 +20,18 @@ fn address(text: &str) -> SocketAddr {
 }
 
 fn fib(table: &ServiceTable, before: Option<&Arc<ServiceFib>>, generation: u32) -> Option<Arc<ServiceFib>> {
+    fib_with(&[], table, before, generation)
+}
+
+/// Lays out Services on a node with these pods.
+fn fib_with(
+    pods: &[&str],
+    table: &ServiceTable,
+    before: Option<&Arc<ServiceFib>>,
+    generation: u32,
+) -> Option<Arc<ServiceFib>> {
     let set = Arc::new(ServiceSet::new(table).unwrap());
-    let local = || local(pods(generation), &[]);
+    let local = || local(pods, &[]);
     ServiceFib::next(before, Some(&set), local, Generation(generation))
 }
 
@@ -108,7 +118,7 @@ proptest! {
                 }
                 None => drop(table.ports.remove(&name(number))),
             }
-            last = fib(&table, last.as_ref(), step as u32);
+            last = fib_with(pods(step as u32), &table, last.as_ref(), step as u32);
             let hosts = (0..36).map(|host| format!("192.0.2.{host}:80"));
             let cluster = (0..12).flat_map(|n| [format!("10.96.0.{n}:80"), format!("[fd00:96::{n}]:80"), format!("192.0.2.99:{}", 30_000 + n)]);
             for to in hosts.chain(cluster) {
