@@ -44,7 +44,7 @@ pub struct Program {
     /// Prefix maps of an uplink's program.
     prefixes: Option<Prefixes>,
     /// Service maps of an uplink's program.
-    services: Option<ServiceMaps>,
+    services: Option<Box<ServiceMaps>>,
     /// Attachment, from [`Program::take`] on.
     attachment: Option<Attachment>,
     /// Program of an earlier run that this one has replaced.
@@ -235,7 +235,7 @@ struct Loaded {
     code: OwnedFd,
     sockets: MapHandle,
     prefixes: Option<Prefixes>,
-    services: Option<ServiceMaps>,
+    services: Option<Box<ServiceMaps>>,
 }
 
 /// Loads a program object for so many queues. An object without prefix maps has no constant for a tag either.
@@ -258,7 +258,7 @@ fn try_load(object: &[u8], queues: u16, vlan: u16) -> libbpf_rs::Result<Loaded> 
     };
     let [(addresses, _), (ports, _)] = services::MAPS;
     let services = match (map_of(&loaded, addresses)?, map_of(&loaded, ports)?) {
-        (Some(addresses), Some(ports)) => Some(ServiceMaps::of([addresses, ports])),
+        (Some(addresses), Some(ports)) => Some(Box::new(ServiceMaps::of([addresses, ports]))),
         _ => None,
     };
     Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes, services })
