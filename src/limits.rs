@@ -52,6 +52,8 @@ pub const POD_ADDRESSES_MAX: usize = 8;
 /// configured ones, and those of pods of an earlier run that have not come back. The latter take at most half
 /// of them.
 pub const UPLINK_PREFIXES_MAX: usize = 1 << 15;
+/// Most ports of Services that an uplink takes from the kernel.
+pub const UPLINK_SERVICE_PORTS_MAX: usize = 1 << 16;
 /// Most configured prefixes of the node's pods.
 pub const POD_PREFIXES_MAX: usize = 64;
 /// Neighbours on uplinks whose Ethernet addresses workers can look up: more than the Linux default

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::capture::Capture;
 use super::core::rehearsal::{Candidate, Disagreement};
-use super::engine::{Dataplane, Guards, OpenPort, WORKER_TIMEOUT, link_of};
+use super::engine::{Dataplane, Guards, WORKER_TIMEOUT, link_of};
 use super::port_attachment::{PortAttachment, check_tap};
 use super::{
     Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
@@ -227,8 +227,9 @@ impl DataplaneApi for Dataplane {
     }
 
     fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        let ports = self.ports();
-        let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
+        let mut ports = self.ports();
+        let open = ports.get_mut(&port).ok_or(PortError::Unknown(port))?;
+        self.release_services(open);
         let was = &open.interface;
         let program = match &open.attachment {
             PortAttachment::Program(program) => program,
@@ -331,14 +332,13 @@ impl DataplaneApi for Dataplane {
     fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
         let mut ports = self.ports();
         let before = self.core.desired();
+        let wait = self.wait_for_workers();
+        let publish =
+            |desired| self.check_observed(self.core.publish(&mut self.core.state(), Some(desired), &wait));
         let uplinks = ports.values_mut().filter(|port| port.attachment.has_prefixes());
-        let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
+        let mut uplinks: Vec<_> = uplinks.collect();
         if uplinks.is_empty() {
-            return self.check_observed(self.core.publish(
-                &mut self.core.state(),
-                Some(desired),
-                &self.wait_for_workers(),
-            ));
+            return publish(desired);
         }
         let wanted = desired.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
@@ -346,12 +346,11 @@ impl DataplaneApi for Dataplane {
             resolver.keep_resolved(&desired.routes);
         }
         uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
-        let generation = self.check_observed(self.core.publish(
-            &mut self.core.state(),
-            Some(desired),
-            &self.wait_for_workers(),
-        ))?;
-        uplinks.iter_mut().for_each(|port| port.set_prefixes(&wanted));
+        let generation = publish(desired)?;
+        for port in uplinks {
+            port.set_prefixes(&wanted);
+            self.set_services(port);
+        }
         Ok(generation)
     }
 

@@ -32,9 +32,10 @@ use super::{
     RouteReport, ServiceFlows, Settings, StartError, WorkerCounters, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::limits::{PORTS_MAX, WORKERS_MAX};
+use crate::limits::{AWAITED_PODS_MS, PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, ServicePortName, Verdict};
+use crate::xdp::ServiceDestinations;
 
 pub use self::flows::{flow_state_is_final, flow_states};
 
@@ -243,6 +244,19 @@ impl Core {
     /// Flows that the ports of Services of the published snapshot have opened.
     pub(super) fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
         self.shared.snapshot.current().services().map(ServiceFib::flows).unwrap_or_default()
+    }
+
+    /// Destinations of Services that uplinks take from the kernel. `None` for two minutes from the start on, unless Services
+    /// are loaded.
+    pub(super) fn uplink_services(&self) -> Option<Arc<ServiceDestinations>> {
+        let (snapshot, desired) = self.in_force();
+        if desired.services.is_none()
+            && self.started.elapsed() < Duration::from_millis(AWAITED_PODS_MS.into())
+        {
+            return None;
+        }
+        let destinations = snapshot.services().map(|services| services.uplink_destinations().clone());
+        Some(destinations.unwrap_or_default())
     }
 
     /// Routes of the published snapshot, by prefix.

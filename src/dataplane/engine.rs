@@ -89,6 +89,25 @@ impl OpenPort {
 }
 
 impl Dataplane {
+    /// Sets the ports of Services that an uplink takes from the kernel to those of the published snapshot. Those of an earlier
+    /// run stay while Services are awaited.
+    pub(super) fn set_services(&self, port: &mut OpenPort) {
+        let Some(services) = self.core.uplink_services() else { return };
+        if let Err(error) = port.attachment.set_services(&services) {
+            tracing::error!(
+                interface = port.interface.name,
+                "an uplink does not take all that is for Services: {error}"
+            );
+        }
+    }
+
+    /// Returns the ports of Services of an earlier run to the kernel, if no Services have been loaded in time.
+    pub(super) fn release_services(&self, port: &mut OpenPort) {
+        if self.core.desired().services.is_none() {
+            self.set_services(port);
+        }
+    }
+
     /// Starts the workers. They forward no packet before the control side opens ports and publishes a state.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
         let core = Core::new(settings, boot_instant())?;

@@ -77,7 +77,9 @@ impl Dataplane {
         let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
         let attachment = PortAttachment::Program(program);
-        ports.insert(id, OpenPort { interface: interface.clone(), attachment });
+        let mut open = OpenPort { interface: interface.clone(), attachment };
+        self.set_services(&mut open);
+        ports.insert(id, open);
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
         if self.pins.is_ok() && !is_linked {

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::{PortError, PortHealth, PortSpec};
 use crate::netlink::NetworkNamespace;
 use crate::tap::TapDevice;
-use crate::xdp::{Program, XdpError};
+use crate::xdp::{Program, ServiceDestinations, XdpError};
 
 /// Attachment of a port.
 pub(super) enum PortAttachment {
@@ -37,6 +38,14 @@ impl PortAttachment {
     pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), XdpError> {
         match self {
             PortAttachment::Program(program) => program.set_prefixes(prefixes),
+            PortAttachment::Tap(..) => Ok(()),
+        }
+    }
+
+    /// Sets the ports of Services that an uplink takes from the kernel.
+    pub(super) fn set_services(&mut self, services: &Arc<ServiceDestinations>) -> Result<(), XdpError> {
+        match self {
+            PortAttachment::Program(program) => program.set_services(services),
             PortAttachment::Tap(..) => Ok(()),
         }
     }

@@ -58,6 +58,11 @@ pub struct ServicePort {
     pub internal_backends: Vec<SocketAddr>,
     /// Backends of `external` and `node_port` (`externalTrafficPolicy` and hints applied).
     pub external_backends: Vec<SocketAddr>,
+    /// The same for packets of this node's pods and of the node itself: "Even if the external traffic policy is
+    /// 'Local', we need Cluster endpoints to implement short circuiting" (`UsesClusterEndpoints` of kube-proxy).
+    /// Absent: `external_backends`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short_circuit_backends: Option<Vec<SocketAddr>>,
     /// Seconds for which a client keeps its backend after its last new flow (`sessionAffinity: ClientIP`,
     /// `sessionAffinityConfig.clientIP.timeoutSeconds`).
     pub affinity_seconds: Option<u32>,

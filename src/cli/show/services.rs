@@ -61,6 +61,7 @@ fn backends(found: &ServiceReport) -> String {
         let of = match (inside, outside) {
             (true, false) if has_outside => " (inside only)",
             (false, true) => " (outside only)",
+            (false, false) => " (outside only, for this node's pods)",
             _ => "",
         };
         format!("{} {}{of}", backend.address, grouped(backend.flows_opened))

@@ -63,8 +63,9 @@ impl Switch {
         let counts = self.dataplane.service_flows();
         let report = |(name, port): (&Arc<ServicePortName>, &Arc<ServicePort>)| {
             let opened = counts.get(&**name);
+            let short_circuit = port.short_circuit_backends.iter().flatten();
             let backends: BTreeSet<_> =
-                port.internal_backends.iter().chain(&port.external_backends).collect();
+                port.internal_backends.iter().chain(&port.external_backends).chain(short_circuit).collect();
             let backend = |address: &_| BackendReport {
                 address: *address,
                 flows_opened: opened.and_then(|opened| opened.backends.get(address)).copied().unwrap_or(0),

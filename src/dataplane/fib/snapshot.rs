@@ -15,7 +15,7 @@ use super::publish::Numbered;
 use super::restored_pods::RestoredPods;
 use super::rules::{Change, Rules};
 use crate::dataplane::service::ServiceFib;
-use crate::dataplane::{DropReason, RouteOrigin};
+use crate::dataplane::{DropReason, PortKind, RouteOrigin};
 use crate::ids::{AclId, Generation, PortId};
 use crate::net::address::{self, Address, is_v4, pack};
 use crate::net::icmp::link_local;
@@ -274,10 +274,15 @@ impl Snapshot {
             port.owns(source)
         } else {
             // Behind ports without a pod there may be routers: any source address is allowed, except one that
-            // is known to be elsewhere, and one of Services inside the cluster: the switch alone sends from that.
+            // is known to be elsewhere, and one of Services inside the cluster: the switch alone sends from that. The
+            // node is not behind an uplink.
+            let is_own = |services: &ServiceFib| {
+                services.is_cluster_address(source)
+                    || port.kind == PortKind::Uplink && services.is_node_address(source)
+            };
             !address::is_group(source)
                 && !self.is_elsewhere(source, id)
-                && !self.services().is_some_and(|services| services.is_cluster_address(source))
+                && !self.services().is_some_and(is_own)
         }
     }
 

@@ -16,6 +16,8 @@ use crate::net::address::Address;
 
 /// Slots of a set.
 const WAYS: usize = 8;
+/// Seconds of 1,024 ms after its last use for which a binding counts as checked.
+const CHECKED_SECONDS: u64 = 1;
 /// Values of [`Bindings::awaits_services`] that are no time.
 const AWAITS_NONE: u64 = u64::MAX;
 const AWAITS: u64 = u64::MAX - 1;
@@ -134,10 +136,11 @@ impl BindingKey {
 }
 
 impl Binding {
-    /// Whether the binding was checked against this revision of the Services.
+    /// Whether the binding was checked against this revision of the Services. A revision returns after 65,536 generations.
+    /// The workers take each of these, which lasts longer than an unused binding counts as checked.
     #[inline]
-    pub(crate) fn is_of(&self, revision: u16) -> bool {
-        (self.meta >> REVISION_SHIFT) as u16 == revision
+    pub(crate) fn is_of(&self, revision: u16, now_ms: u32) -> bool {
+        (self.meta >> REVISION_SHIFT) as u16 == revision && self.idle_seconds(now_ms) <= CHECKED_SECONDS
     }
 
     /// Seconds of 1,024 ms since the binding was used.
@@ -258,7 +261,7 @@ impl Bindings {
     /// Notes that a binding is used, and checked against `revision`. Stores nothing if that is known.
     #[inline]
     pub(crate) fn refresh(&self, binding: &Binding, now_ms: u32, revision: u16) {
-        if binding.is_of(revision) && binding.idle_seconds(now_ms) == 0 {
+        if binding.is_of(revision, now_ms) && binding.idle_seconds(now_ms) == 0 {
             return;
         }
         let owner = binding.meta >> OWNER_SHIFT;

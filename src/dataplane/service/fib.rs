@@ -7,12 +7,14 @@ use std::sync::Arc;
 use super::address_set::AddressSet;
 use super::local_addresses::LocalAddresses;
 use super::maglev::mix;
-use super::port_entry::PortEntry;
+use super::port_entry::{BackendsFor, PortEntry};
+use super::uplink_ports::{Changes, UplinkPorts};
 use crate::dataplane::ServiceFlows;
 use crate::ids::Generation;
 use crate::net::address::{Address, pack};
 use crate::net::flow::Protocol;
 use crate::tables::{PersistentMap, ServicePort, ServicePortName, ServiceSet};
+use crate::xdp::ServiceDestinations;
 
 /// Pages of the lookup. A change copies those that it writes.
 const PAGES: usize = 1024;
@@ -36,6 +38,7 @@ pub(crate) struct ServiceFib {
     local: Arc<LocalAddresses>,
     /// Virtual addresses that a pod, the switch or the node has, in order: they are not virtual.
     refused: Box<[Address]>,
+    uplink: UplinkPorts,
     /// Number of the last change: bindings to backends that were checked since then are current.
     pub revision: u16,
 }
@@ -67,8 +70,8 @@ pub(crate) enum Owner {
 pub(crate) struct ServiceMatch<'a> {
     /// Port of the Service.
     pub entry: &'a PortEntry,
-    /// Whether the destination is an external address or a node port.
-    pub is_external: bool,
+    /// The backends for the packet.
+    pub backends: BackendsFor,
 }
 
 impl ServiceFib {
@@ -92,7 +95,7 @@ impl ServiceFib {
         let moved = before.map_or(Some(Vec::new()), |before| local.moved(&before.local));
         next.local = Arc::new(local);
         let (last, mut moves) = (next.set.clone(), last_addresses(&next) != set.node_addresses());
-        let mut changes = Vec::new();
+        let (mut changes, mut uplink) = (Vec::new(), Changes::default());
         last.ports().for_each_difference(set.ports(), |name, before, after| {
             moves |= match (before, after) {
                 (Some(before), Some(after)) => {
@@ -105,17 +108,18 @@ impl ServiceFib {
         });
         // All removals come first: an address may move from one port of a Service to another in one difference.
         for (name, before, _) in &changes {
-            next.remove_places(name, before.map(|port| &**port));
+            next.remove_places(name, before.map(|port| &**port), &mut uplink);
         }
         for (name, _, after) in &changes {
-            next.set(name, after.map(|port| &**port));
+            next.set(name, after.map(|port| &**port), &mut uplink);
         }
-        next.lay_out_local(set, moved.as_deref());
+        next.lay_out_local(set, moved.as_deref(), &mut uplink);
         if !Arc::ptr_eq(&last, set) {
             next.revision = generation.0 as u16;
         }
         next.set = set.clone();
-        next.refuse_local();
+        let is_same_node = next.refuse_local();
+        next.uplink.apply(&uplink, is_same_node, &next.refused, &next.node_addresses);
         if moves {
             next.filter = Arc::new(Filter::of(&next));
         }
@@ -132,6 +136,7 @@ impl ServiceFib {
             node_addresses: Arc::default(),
             local: Arc::default(),
             refused: Box::default(),
+            uplink: UplinkPorts::default(),
             revision: 0,
         }
     }
@@ -146,12 +151,16 @@ impl ServiceFib {
             node_addresses: self.node_addresses.clone(),
             local: self.local.clone(),
             refused: self.refused.clone(),
+            uplink: self.uplink.clone(),
             revision: self.revision,
         }
     }
 
     /// Removes the destinations of a port as it was.
-    fn remove_places(&mut self, name: &ServicePortName, before: Option<&ServicePort>) {
+    fn remove_places(&mut self, name: &ServicePortName, before: Option<&ServicePort>, uplink: &mut Changes) {
+        if let (Some(before), Some(entry)) = (before, self.entries.get(name)) {
+            uplink.remove(name.protocol, before, entry);
+        }
         for (address, port, is_external) in before.into_iter().flat_map(places) {
             if address != NODE {
                 self.addresses.remove(address, is_external);
@@ -164,10 +173,11 @@ impl ServiceFib {
     }
 
     /// Lays out a port whose former destinations have been removed; `None` removes it.
-    fn set(&mut self, name: &Arc<ServicePortName>, after: Option<&ServicePort>) {
+    fn set(&mut self, name: &Arc<ServicePortName>, after: Option<&ServicePort>, uplink: &mut Changes) {
         let last = self.entries.remove(&**name);
         let Some(after) = after else { return };
         let entry = Arc::new(PortEntry::new(after, last.as_deref(), &self.local));
+        uplink.add(name.protocol, after, &entry);
         for (address, port, is_external) in places(after) {
             if address != NODE {
                 self.addresses.add(address, is_external);
@@ -183,26 +193,29 @@ impl ServiceFib {
     }
 
     /// Lays out ports again with backends at addresses that have come to this node or left it: all ports with `None`.
-    fn lay_out_local(&mut self, set: &ServiceSet, moved: Option<&[Address]>) {
+    fn lay_out_local(&mut self, set: &ServiceSet, moved: Option<&[Address]>, uplink: &mut Changes) {
         let is_stale =
             |entry: &PortEntry| moved.is_none_or(|moved| !moved.is_empty() && entry.has_backend_at(moved));
         let stale = self.entries.iter().filter(|(_, entry)| is_stale(entry));
         let stale: Vec<Arc<ServicePortName>> = stale.map(|(name, _)| name.clone()).collect();
         for name in stale {
             let port = set.ports().get(&*name).map(|port| &**port);
-            self.remove_places(&name, port);
-            self.set(&name, port);
+            self.remove_places(&name, port, uplink);
+            self.set(&name, port, uplink);
         }
     }
 
-    /// Keeps Services from the addresses of this node: they have only ports of the node itself.
-    fn refuse_local(&mut self) {
+    /// Keeps Services from the addresses of this node: they have only ports of the node itself. Returns whether nothing changes.
+    fn refuse_local(&mut self) -> bool {
         let node_addresses = self.set.node_addresses().iter().map(|address| pack(*address));
-        self.node_addresses = node_addresses.filter(|address| !self.local.is_pod(*address)).collect();
-        let own = self.local.iter().chain(self.node_addresses.iter().copied());
+        let node_addresses: Arc<[Address]> =
+            node_addresses.filter(|address| !self.local.is_pod(*address)).collect();
+        let own = self.local.iter().chain(node_addresses.iter().copied());
         let mut refused: Vec<Address> = own.filter(|own| self.addresses.find(*own).is_some()).collect();
         refused.sort_unstable();
-        self.refused = refused.into();
+        let is_same = node_addresses == self.node_addresses && *refused == *self.refused;
+        (self.node_addresses, self.refused) = (node_addresses, refused.into());
+        is_same
     }
 
     /// Whether an address may be a virtual one, or the node's. False for nearly all others.
@@ -226,26 +239,48 @@ impl ServiceFib {
         self.may_serve(address) && self.owner(address) == Some(Owner::Cluster)
     }
 
+    /// Whether an address is the node's, as the Services have it.
+    pub(crate) fn is_node_address(&self, address: Address) -> bool {
+        self.may_serve(address) && self.node_addresses.contains(&address)
+    }
+
     /// Whether a port of the node is a Service's.
     #[inline]
     pub(crate) fn has_node_port(&self, protocol: Protocol, port: u16) -> bool {
         self.find_place(NODE, protocol, port).is_some()
     }
 
-    /// The port of a Service that serves a destination.
+    /// The port of a Service that serves a destination, for packets from outside or of this node.
     #[inline]
-    pub(crate) fn find(&self, address: Address, protocol: Protocol, port: u16) -> Option<ServiceMatch<'_>> {
-        match self.owner(address)? {
-            Owner::Cluster | Owner::External => self.find_place(address, protocol, port),
-            Owner::Node => self.find_place(NODE, protocol, port),
-        }
+    pub(crate) fn find(
+        &self,
+        address: Address,
+        protocol: Protocol,
+        port: u16,
+        is_outside: bool,
+    ) -> Option<ServiceMatch<'_>> {
+        let address = match self.owner(address)? {
+            Owner::Cluster | Owner::External => address,
+            Owner::Node => NODE,
+        };
+        let place = self.find_place(address, protocol, port)?;
+        let backends = match (place.is_external, is_outside) {
+            (false, _) => BackendsFor::Cluster,
+            (true, true) => BackendsFor::Outside,
+            (true, false) => BackendsFor::ShortCircuit,
+        };
+        Some(ServiceMatch { entry: &place.entry, backends })
     }
 
     #[inline]
-    fn find_place(&self, address: Address, protocol: Protocol, port: u16) -> Option<ServiceMatch<'_>> {
+    fn find_place(&self, address: Address, protocol: Protocol, port: u16) -> Option<&Place> {
         let page = &self.pages[page_of(address, port, protocol)];
-        let place = &page[place_in(page, address, port, protocol).ok()?];
-        Some(ServiceMatch { entry: &place.entry, is_external: place.is_external })
+        Some(&page[place_in(page, address, port, protocol).ok()?])
+    }
+
+    /// Destinations that uplinks take from the kernel.
+    pub(crate) fn uplink_destinations(&self) -> &Arc<ServiceDestinations> {
+        self.uplink.destinations()
     }
 
     /// Flows that the ports have opened.

@@ -12,10 +12,11 @@ mod local_addresses;
 mod maglev;
 mod port_entry;
 mod translation;
+mod uplink_ports;
 
 pub(crate) use binding_file::open_bindings;
 pub(crate) use bindings::{Binding, BindingKey, BindingKind, Bindings, Held};
 pub(crate) use fib::{Owner, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
-pub(crate) use port_entry::Pick;
+pub(crate) use port_entry::{BackendsFor, Pick};
 pub(crate) use translation::{Translation, TranslationKind};

@@ -15,11 +15,22 @@ use crate::tables::ServicePort;
 /// Backends by address family: IPv4, IPv6.
 type ByFamily = [BackendList; 2];
 
+/// Packets that a list of backends is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackendsFor {
+    /// To an address inside the cluster.
+    Cluster,
+    /// To an external address or a node port, from outside.
+    Outside,
+    /// To an external address or a node port, from this node.
+    ShortCircuit,
+}
+
 /// Port of a Service. Entries of later snapshots share its counters.
 #[derive(Debug)]
 pub(crate) struct PortEntry {
-    internal: Arc<ByFamily>,
-    external: Arc<ByFamily>,
+    /// Lists by [`BackendsFor`].
+    lists: [Arc<ByFamily>; 3],
     /// Seconds for which a client keeps its backend.
     pub affinity_seconds: Option<u32>,
     /// Flows that the port has opened.
@@ -41,6 +52,8 @@ struct LocalBackends {
     /// Indices in the list of all, in order.
     indices: Box<[u16]>,
     maglev: Maglev,
+    /// Whether one of them is a pod.
+    has_pod: bool,
 }
 
 #[derive(Debug)]
@@ -76,35 +89,38 @@ impl PortEntry {
             };
             Arc::new([true, false].map(list))
         };
-        let internal = lists(&port.internal_backends, before.map(|before| &*before.internal));
-        let is_shared = port.internal_backends == port.external_backends;
-        let external = if is_shared {
+        let list_before = |of: BackendsFor| before.map(|before| &*before.lists[of as usize]);
+        let internal = lists(&port.internal_backends, list_before(BackendsFor::Cluster));
+        let external = if port.internal_backends == port.external_backends {
             internal.clone()
         } else {
-            lists(&port.external_backends, before.map(|before| &*before.external))
+            lists(&port.external_backends, list_before(BackendsFor::Outside))
+        };
+        let short_circuit = match &port.short_circuit_backends {
+            None => external.clone(),
+            Some(backends) if *backends == port.internal_backends => internal.clone(),
+            Some(backends) => lists(backends, list_before(BackendsFor::ShortCircuit)),
         };
         PortEntry {
-            internal,
-            external,
+            lists: [internal, external, short_circuit],
             affinity_seconds: port.affinity_seconds,
             opened: before.map(|before| before.opened.clone()).unwrap_or_default(),
         }
     }
 
     fn backends(&self) -> impl Iterator<Item = &Backend> {
-        self.internal.iter().chain(&*self.external).flat_map(|list| &*list.backends)
+        self.lists.iter().flat_map(|list| &**list).flat_map(|list| &*list.backends)
     }
 
     #[inline]
-    fn list(&self, is_external: bool, is_v4: bool) -> &BackendList {
-        let lists = if is_external { &self.external } else { &self.internal };
-        &lists[usize::from(!is_v4)]
+    fn list(&self, of: BackendsFor, is_v4: bool) -> &BackendList {
+        &self.lists[of as usize][usize::from(!is_v4)]
     }
 
     /// The backend for a flow with this hash, of all or of this node. `None` without such backends of the family.
     #[inline]
-    pub(crate) fn pick(&self, is_external: bool, is_v4: bool, is_local: bool, hash: u64) -> Option<Pick> {
-        let list = self.list(is_external, is_v4);
+    pub(crate) fn pick(&self, of: BackendsFor, is_v4: bool, is_local: bool, hash: u64) -> Option<Pick> {
+        let list = self.list(of, is_v4);
         if is_local {
             list.at(usize::from(list.local.indices[list.local.maglev.pick(hash)?]))
         } else {
@@ -113,8 +129,8 @@ impl PortEntry {
     }
 
     /// The backend behind `pick` in the order of its list, from the last one to the first one.
-    pub(crate) fn next(&self, is_external: bool, is_v4: bool, is_local: bool, pick: &Pick) -> Option<Pick> {
-        let list = self.list(is_external, is_v4);
+    pub(crate) fn next(&self, of: BackendsFor, is_v4: bool, is_local: bool, pick: &Pick) -> Option<Pick> {
+        let list = self.list(of, is_v4);
         if !is_local {
             return list.at((pick.index + 1) % list.backends.len().max(1));
         }
@@ -124,9 +140,14 @@ impl PortEntry {
     }
 
     /// Number of backends, of all or of this node.
-    pub(crate) fn count(&self, is_external: bool, is_v4: bool, is_local: bool) -> usize {
-        let list = self.list(is_external, is_v4);
+    pub(crate) fn count(&self, of: BackendsFor, is_v4: bool, is_local: bool) -> usize {
+        let list = self.list(of, is_v4);
         if is_local { list.local.indices.len() } else { list.backends.len() }
+    }
+
+    /// Whether a pod of this node is a backend for clients outside.
+    pub(super) fn has_pod(&self, is_v4: bool) -> bool {
+        self.list(BackendsFor::Outside, is_v4).local.has_pod
     }
 
     /// Whether a backend has one of these addresses.
@@ -135,13 +156,13 @@ impl PortEntry {
             let first = list.backends.partition_point(|backend| backend.address < address);
             list.backends.get(first).is_some_and(|backend| backend.address == address)
         };
-        let mut lists = self.internal.iter().chain(&*self.external);
+        let mut lists = self.lists.iter().flat_map(|list| &**list);
         lists.any(|list| addresses.iter().any(|address| has(list, *address)))
     }
 
     /// The backend with this address, if new flows may take it.
-    pub(crate) fn find(&self, is_external: bool, is_v4: bool, address: Address, port: u16) -> Option<Pick> {
-        let list = self.list(is_external, is_v4);
+    pub(crate) fn find(&self, of: BackendsFor, is_v4: bool, address: Address, port: u16) -> Option<Pick> {
+        let list = self.list(of, is_v4);
         let index =
             list.backends.binary_search_by_key(&(address, port), |backend| (backend.address, backend.port));
         list.at(index.ok()?)
@@ -149,9 +170,9 @@ impl PortEntry {
 
     /// Counts a flow to a backend.
     #[inline]
-    pub(crate) fn count_opened(&self, is_external: bool, is_v4: bool, index: usize) {
+    pub(crate) fn count_opened(&self, of: BackendsFor, is_v4: bool, index: usize) {
         self.opened.fetch_add(1, Relaxed);
-        if let Some(backend) = self.list(is_external, is_v4).backends.get(index) {
+        if let Some(backend) = self.list(of, is_v4).backends.get(index) {
             backend.opened.fetch_add(1, Relaxed);
         }
     }
@@ -203,8 +224,9 @@ impl BackendList {
 
 impl LocalBackends {
     fn new(backends: &[SocketAddr], local: &LocalAddresses) -> LocalBackends {
+        let has_pod = backends.iter().any(|backend| local.is_pod(pack(backend.ip())));
         let local = backends.iter().zip(0..).filter(|(backend, _)| local.may_have(backend.ip()));
         let (backends, indices): (Vec<SocketAddr>, Vec<u16>) = local.unzip();
-        LocalBackends { indices: indices.into(), maglev: Maglev::new(&backends) }
+        LocalBackends { indices: indices.into(), maglev: Maglev::new(&backends), has_pod }
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::proxy_rules::{Candidates, NodeView, backends};
 use crate::policy::objects::{
     AddressFamily, Endpoint, EndpointSlice, Pod, PortOfService, Service, TargetPort, TrafficDistribution,
+    TrafficPolicy,
 };
 use crate::tables::ServicePort;
 
@@ -141,6 +142,8 @@ pub(super) fn resolve_port(
         } else {
             Vec::new()
         },
+        short_circuit_backends: (is_outside && service.external_traffic == TrafficPolicy::Local)
+            .then(|| backends(candidates, TrafficPolicy::Cluster, view)),
         cluster,
         external,
         node_port: port.node_port,

@@ -1,7 +1,7 @@
 //! Resolver: the Services of a node, kept up to date change by change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::candidates::{self, ZONE_LABEL};
 use super::claims::{Claim, Claims, Rank};
@@ -414,10 +414,15 @@ impl Services {
     fn truncate(port: &mut ServicePort) -> bool {
         port.cluster.truncate(SERVICE_ADDRESSES_MAX);
         port.external.truncate(SERVICE_ADDRESSES_MAX);
-        let most = |list: &[_]| list.len() > SERVICE_PORT_BACKENDS_MAX;
-        let has_more = most(&port.internal_backends) || most(&port.external_backends);
+        let most = |list: &[SocketAddr]| list.len() > SERVICE_PORT_BACKENDS_MAX;
+        let has_more = most(&port.internal_backends)
+            || most(&port.external_backends)
+            || port.short_circuit_backends.as_deref().is_some_and(most);
         port.internal_backends.truncate(SERVICE_PORT_BACKENDS_MAX);
         port.external_backends.truncate(SERVICE_PORT_BACKENDS_MAX);
+        if let Some(backends) = &mut port.short_circuit_backends {
+            backends.truncate(SERVICE_PORT_BACKENDS_MAX);
+        }
         has_more
     }
 }
@@ -433,7 +438,8 @@ fn port_name(service: &Service, port: &crate::policy::objects::PortOfService) ->
 }
 
 fn count(port: &ServicePort) -> usize {
-    port.internal_backends.len() + port.external_backends.len()
+    let short_circuit = port.short_circuit_backends.as_ref().map_or(0, Vec::len);
+    port.internal_backends.len() + port.external_backends.len() + short_circuit
 }
 
 /// Tests for an address at which a node port can be served.

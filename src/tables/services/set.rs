@@ -146,7 +146,8 @@ pub(crate) fn endpoints<'a>(
 }
 
 fn backends(port: &ServicePort) -> usize {
-    port.internal_backends.len() + port.external_backends.len()
+    let short_circuit = port.short_circuit_backends.as_ref().map_or(0, Vec::len);
+    port.internal_backends.len() + port.external_backends.len() + short_circuit
 }
 
 fn check_port(name: &ServicePortName, port: &ServicePort) -> Result<(), ServicesError> {
@@ -156,11 +157,13 @@ fn check_port(name: &ServicePortName, port: &ServicePort) -> Result<(), Services
     if port.node_port == Some(0) {
         return Err(ServicesError::NodePort { service: Box::new(name.clone()) });
     }
+    let short_circuit = port.short_circuit_backends.as_deref().unwrap_or_default();
     let lists = [
-        ("cluster", &port.cluster, SERVICE_ADDRESSES_MAX),
+        ("cluster", &port.cluster[..], SERVICE_ADDRESSES_MAX),
         ("external", &port.external, SERVICE_ADDRESSES_MAX),
         ("internal_backends", &port.internal_backends, SERVICE_PORT_BACKENDS_MAX),
         ("external_backends", &port.external_backends, SERVICE_PORT_BACKENDS_MAX),
+        ("short_circuit_backends", short_circuit, SERVICE_PORT_BACKENDS_MAX),
     ];
     for (field, list, max) in lists {
         if list.len() > max {

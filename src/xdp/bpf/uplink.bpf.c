@@ -2,11 +2,13 @@
 //
 // The XDP program of a NIC that the switch shares with the kernel: IPv4 and IPv6 frames for this node's pods go to the
 // AF_XDP socket of the queue that they came in by, and are dropped where there is none, because the switch is down.
-// Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
+// So do packets for ports of Services, at external addresses and at those of the node, and ICMP errors about replies of
+// these. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
 //
 // A frame without a tag counts, and one with the port's own 802.1Q tag. Other tags are other networks, where the same
 // addresses may be somebody else's. The destination stands in the fixed header, so neither fragments nor extension
-// headers hide it.
+// headers hide it. Ports stand in the first fragment alone: later ones for Services pass to the kernel, which never gets
+// the first one.
 //
 // The section's `.frags` tells the kernel that the program copes with frames of several buffers: it reads what it needs
 // from wherever it lies.
@@ -36,6 +38,24 @@ static long (*bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, 
 #define TAG_BYTES 4
 #define DESTINATION_OFFSET_IPV4 16
 #define DESTINATION_OFFSET_IPV6 24
+#define SOURCE_OFFSET_IPV4 12
+#define SOURCE_OFFSET_IPV6 8
+
+// Protocols and extension headers (linux/in.h, linux/in6.h).
+#define PROTOCOL_ICMP 1
+#define PROTOCOL_TCP 6
+#define PROTOCOL_UDP 17
+#define PROTOCOL_ICMPV6 58
+#define PROTOCOL_SCTP 132
+#define EXTENSION_HOP 0
+#define EXTENSION_ROUTING 43
+#define EXTENSION_FRAGMENT 44
+#define EXTENSION_AUTHENTICATION 51
+#define EXTENSION_DESTINATION 60
+// Most extension headers of a packet, as in the switch (`EXTENSIONS_MAX`).
+#define EXTENSIONS_MAX 8
+#define ICMP_HEADER_BYTES 8
+#define IPV6_HEADER_BYTES 40
 
 // By receive queue, its socket. The loader sets the number of entries to the port's number of queues.
 struct {
@@ -73,6 +93,36 @@ struct {
 	__uint(max_entries, 1);
 } prefixes_v6 SEC(".maps");
 
+// Parts of Services in an address.
+#define EXTERNAL_ADDRESS 1
+#define NODE_ADDRESS 2
+
+// Addresses of the node, and external addresses of Services: IPv4 as ::ffff:a.b.c.d. The loader sets the number of
+// entries.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(key_size, 16);
+	__uint(value_size, sizeof(__u32));
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+} addresses SEC(".maps");
+
+// Port of a Service at an address. The unspecified address of a family stands for all addresses of the node.
+struct service_port {
+	__u8 address[16];
+	__u16 port; // As in the frame.
+	__u8 protocol;
+	__u8 zero;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(key_size, sizeof(struct service_port));
+	__uint(value_size, sizeof(__u32));
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+} service_ports SEC(".maps");
+
 // The port's 802.1Q identifier, 0 without one, in a section of its own: the loader writes it before the program is loaded.
 const volatile __u16 port_vlan SEC(".rodata.port") = 0;
 
@@ -88,20 +138,153 @@ static inline long load(struct xdp_md *frame, __u32 offset, void *to, __u32 byte
 	return 0;
 }
 
-// Whether an IP header of this kind, at `l3`, has a pod's address as its destination.
-static inline int is_for_pod(struct xdp_md *frame, __u16 ethertype, __u32 l3)
+// Upper-layer header of an IP packet.
+struct upper {
+	__u32 offset;
+	__u8 protocol;
+};
+
+#define FOUND 0
+#define ABSENT 1
+#define UNREADABLE 2
+
+// Finds the upper-layer header of the IPv4 packet at `l3`. A later fragment has none.
+static inline int find_upper_v4(struct xdp_md *frame, __u32 l3, struct upper *upper)
+{
+	__u8 header[12];
+
+	if (bpf_xdp_load_bytes(frame, l3, header, sizeof(header)) || header[6] & 0x1f || header[7])
+		return ABSENT;
+	upper->offset = l3 + (header[0] & 0xf) * 4;
+	upper->protocol = header[9];
+	return FOUND;
+}
+
+// The same for IPv6, behind the extension headers. These are unreadable if they are too many, or end beyond the packet.
+static inline int find_upper_v6(struct xdp_md *frame, __u32 l3, struct upper *upper)
+{
+	if (bpf_xdp_load_bytes(frame, l3 + 6, &upper->protocol, sizeof(upper->protocol)))
+		return UNREADABLE;
+	upper->offset = l3 + IPV6_HEADER_BYTES;
+	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
+		__u8 header[4];
+		__u32 bytes;
+
+		switch (upper->protocol) {
+		case EXTENSION_HOP:
+		case EXTENSION_ROUTING:
+		case EXTENSION_DESTINATION:
+		case EXTENSION_FRAGMENT:
+		case EXTENSION_AUTHENTICATION:
+			break;
+		default:
+			return FOUND;
+		}
+		if (bpf_xdp_load_bytes(frame, upper->offset, header, sizeof(header)))
+			return UNREADABLE;
+		bytes = header[1] * 8 + 8;
+		if (upper->protocol == EXTENSION_AUTHENTICATION)
+			bytes = header[1] * 4 + 8;
+		if (upper->protocol == EXTENSION_FRAGMENT) {
+			if (header[2] || header[3] & 0xf8)
+				return ABSENT;
+			bytes = 8;
+		}
+		upper->protocol = header[0];
+		upper->offset += bytes;
+	}
+	return UNREADABLE;
+}
+
+static inline int find_upper(struct xdp_md *frame, int is_v4, __u32 l3, struct upper *upper)
+{
+	return is_v4 ? find_upper_v4(frame, l3, upper) : find_upper_v6(frame, l3, upper);
+}
+
+// Whether an ICMP message is an error: destination unreachable, source quench, time exceeded and parameter problem; for
+// IPv6 all types below 128 (RFC 4443 section 2.1).
+static inline int is_error(int is_v4, __u8 type)
+{
+	return is_v4 ? type == 3 || type == 4 || type == 11 || type == 12 : type < 128;
+}
+
+// Loads an address at `offset` as the maps have it.
+static inline long load_address(struct xdp_md *frame, int is_v4, __u32 offset, __u8 address[16])
+{
+	__builtin_memset(address, 0, 16);
+	if (!is_v4)
+		return bpf_xdp_load_bytes(frame, offset, address, 16);
+	address[10] = address[11] = 0xff;
+	return bpf_xdp_load_bytes(frame, offset, address + 12, 4);
+}
+
+static inline int is_same(const __u8 one[16], const __u8 other[16])
+{
+	__u64 a[2], b[2];
+
+	__builtin_memcpy(a, one, sizeof(a));
+	__builtin_memcpy(b, other, sizeof(b));
+	return a[0] == b[0] && a[1] == b[1];
+}
+
+// Whether the packet at `l3` is for a port of a Service, or an ICMP error about a packet from one.
+static inline int is_for_service(struct xdp_md *frame, int is_v4, __u32 l3)
+{
+	struct service_port key = {};
+	__u8 destination[16], source[16];
+	__u32 port_offset = 2;
+	struct upper upper;
+	__u32 *part;
+	__u8 type;
+	int found;
+
+	if (load_address(frame, is_v4, l3 + (is_v4 ? DESTINATION_OFFSET_IPV4 : DESTINATION_OFFSET_IPV6), destination))
+		return 0;
+	part = bpf_map_lookup_elem(&addresses, destination);
+	if (!part)
+		return 0;
+	found = find_upper(frame, is_v4, l3, &upper);
+	// The kernel might read the headers, or get the rest of them in a later fragment, and another proxy might serve the
+	// packet. The switch drops it.
+	if (found == UNREADABLE)
+		return 1;
+	if (found == ABSENT)
+		return 0;
+	if (upper.protocol == (is_v4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6)) {
+		__u32 quoted = upper.offset + ICMP_HEADER_BYTES;
+
+		if (bpf_xdp_load_bytes(frame, upper.offset, &type, sizeof(type)) || !is_error(is_v4, type) ||
+		    load_address(frame, is_v4, quoted + (is_v4 ? SOURCE_OFFSET_IPV4 : SOURCE_OFFSET_IPV6), source) ||
+		    !is_same(source, destination) || find_upper(frame, is_v4, quoted, &upper))
+			return 0;
+		port_offset = 0;
+	}
+	if (upper.protocol != PROTOCOL_TCP && upper.protocol != PROTOCOL_UDP && upper.protocol != PROTOCOL_SCTP)
+		return 0;
+	if (bpf_xdp_load_bytes(frame, upper.offset + port_offset, &key.port, sizeof(key.port)))
+		return port_offset != 0;
+	key.protocol = upper.protocol;
+	if (*part == EXTERNAL_ADDRESS)
+		__builtin_memcpy(key.address, destination, sizeof(key.address));
+	else if (is_v4)
+		key.address[10] = key.address[11] = 0xff;
+	return bpf_map_lookup_elem(&service_ports, &key) != 0;
+}
+
+// Whether an IP packet of this kind, at `l3`, is for a pod or a Service.
+static inline int is_for_switch(struct xdp_md *frame, __u16 ethertype, __u32 l3)
 {
 	if (ethertype == ETHERTYPE_IPV4) {
 		struct prefix_v4 key = { .bits = 32 };
 
 		return !load(frame, l3 + DESTINATION_OFFSET_IPV4, key.address, sizeof(key.address)) &&
-		       bpf_map_lookup_elem(&prefixes_v4, &key);
+		       (bpf_map_lookup_elem(&prefixes_v4, &key) || is_for_service(frame, 1, l3));
 	}
 	if (ethertype == ETHERTYPE_IPV6) {
 		struct prefix_v6 key = { .bits = 128 };
 
 		return !load(frame, l3 + DESTINATION_OFFSET_IPV6, key.address, sizeof(key.address)) &&
-		       bpf_map_lookup_elem(&prefixes_v6, &key);
+		       (bpf_map_lookup_elem(&prefixes_v6, &key) || is_for_service(frame, 0, l3));
 	}
 	return 0;
 }
@@ -128,7 +311,7 @@ int palisade_uplink(struct xdp_md *frame)
 		ethertype = tag[1];
 		l3 += TAG_BYTES;
 	}
-	if (!is_for_pod(frame, ethertype, l3))
+	if (!is_for_switch(frame, ethertype, l3))
 		return XDP_PASS;
 	// The low bits of the flags are the verdict for a queue without a socket.
 	return bpf_redirect_map(&sockets, frame->rx_queue_index, XDP_DROP);

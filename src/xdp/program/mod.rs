@@ -9,6 +9,7 @@ pub(super) mod attach;
 pub(super) mod drop_counter;
 pub(super) mod link;
 pub(super) mod prefixes;
+pub(super) mod services;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,6 +23,7 @@ use self::attach::{Attachment, Earlier, earlier_on};
 pub use self::attach::{Mode, has_program_of_switch};
 use self::link::{Pins, program_with};
 use self::prefixes::Prefixes;
+use self::services::{ServiceDestinations, ServiceMaps};
 use super::error::{XdpError, check_mtu};
 use super::kernel_log;
 use crate::limits::{MTU_MAX, UPLINK_PREFIXES_MAX};
@@ -41,6 +43,8 @@ pub struct Program {
     sockets: Arc<MapHandle>,
     /// Prefix maps of an uplink's program.
     prefixes: Option<Prefixes>,
+    /// Service maps of an uplink's program.
+    services: Option<Box<ServiceMaps>>,
     /// Attachment, from [`Program::take`] on.
     attachment: Option<Attachment>,
     /// Program of an earlier run that this one has replaced.
@@ -74,9 +78,9 @@ impl Program {
     fn with(interface: &Interface, object: &[u8], queues: u16, vlan: u16) -> Result<Program, XdpError> {
         check_mtu(interface, MTU_MAX)?;
         earlier_on(interface)?;
-        let Loaded { code, sockets, prefixes } = load(object, queues, vlan)?;
+        let Loaded { code, sockets, prefixes, services } = load(object, queues, vlan)?;
         let (interface, sockets) = (interface.clone(), Arc::new(sockets));
-        Ok(Program { interface, code, sockets, prefixes, attachment: None, earlier: None })
+        Ok(Program { interface, code, sockets, prefixes, services, attachment: None, earlier: None })
     }
 
     /// Attaches the program: it replaces that of an earlier run, or takes the driver's hook if it can, and
@@ -84,10 +88,9 @@ impl Program {
     /// which only its owner detaches.
     pub fn take(&mut self, pins: Option<&Pins>) -> Result<Mode, XdpError> {
         let earlier = earlier_on(&self.interface)?;
-        if let (Some(earlier), Some(prefixes)) = (&earlier, &self.prefixes)
-            && earlier.name == UPLINK
-        {
-            prefixes.inherit(earlier.id());
+        if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.name == UPLINK) {
+            self.prefixes.iter().for_each(|prefixes| prefixes.inherit(earlier.id()));
+            self.services.iter_mut().for_each(|services| services.inherit(earlier.id()));
         }
         // The earlier program is kept for `undo`. If it is gone meanwhile, the attachment fails.
         let before = earlier.as_ref().and_then(|earlier| program_with(earlier.id()).ok());
@@ -146,6 +149,12 @@ impl Program {
     /// others are removed. Does nothing on any other port.
     pub fn set_prefixes(&mut self, wanted: &BTreeSet<IpNet>) -> Result<(), XdpError> {
         self.prefixes.as_mut().map_or(Ok(()), |prefixes| prefixes.set(wanted))
+    }
+
+    /// Sets the ports of Services that an uplink's program redirects, by difference. Until then it has those of an
+    /// earlier run's program. Does nothing on any other port.
+    pub fn set_services(&mut self, wanted: &Arc<ServiceDestinations>) -> Result<(), XdpError> {
+        self.services.as_mut().map_or(Ok(()), |services| services.set(wanted))
     }
 
     /// Facts of the interface at the time of loading.
@@ -226,6 +235,7 @@ struct Loaded {
     code: OwnedFd,
     sockets: MapHandle,
     prefixes: Option<Prefixes>,
+    services: Option<Box<ServiceMaps>>,
 }
 
 /// Loads a program object for so many queues. An object without prefix maps has no constant for a tag either.
@@ -246,7 +256,12 @@ fn try_load(object: &[u8], queues: u16, vlan: u16) -> libbpf_rs::Result<Loaded> 
         (Some(v4), Some(v6)) => Some(Prefixes::of([v4, v6])),
         _ => None,
     };
-    Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes })
+    let [(addresses, _), (ports, _)] = services::MAPS;
+    let services = match (map_of(&loaded, addresses)?, map_of(&loaded, ports)?) {
+        (Some(addresses), Some(ports)) => Some(Box::new(ServiceMaps::of([addresses, ports]))),
+        _ => None,
+    };
+    Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes, services })
 }
 
 /// Sets the sizes of the maps, and the constant with the tag.
@@ -257,6 +272,8 @@ fn prepare(open: &mut OpenObject, queues: u16, vlan: u16) -> libbpf_rs::Result<(
             map.set_max_entries(u32::from(queues.max(1)))?;
         } else if prefixes::MAPS.contains(&name.as_str()) {
             map.set_max_entries(UPLINK_PREFIXES_MAX as u32)?;
+        } else if let Some((_, entries)) = services::MAPS.iter().find(|(map, _)| *map == name) {
+            map.set_max_entries(*entries as u32)?;
         } else if name.ends_with(".rodata.port") {
             map.set_initial_value(&vlan.to_ne_bytes())?;
         }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod node;
+mod services;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};

@@ -155,6 +155,8 @@ pub(crate) struct Node {
     pub(crate) config: String,
     /// Whether an agent supplies the policies and the routes to the other node's pods.
     pub(crate) has_agent: bool,
+    /// Whether its flows outlive its switch.
+    pub(crate) keeps_flows: bool,
 }
 
 impl Node {
@@ -166,7 +168,17 @@ impl Node {
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
         let config = format!("pod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n");
-        Node { number, own, pods, names: names.to_vec(), switch: None, directory, config, has_agent: false }
+        Node {
+            number,
+            own,
+            pods,
+            names: names.to_vec(),
+            switch: None,
+            directory,
+            config,
+            has_agent: false,
+            keeps_flows: false,
+        }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -218,16 +230,23 @@ impl Node {
         text
     }
 
+    /// Directory of flows that outlive the switch, in memory.
+    fn flow_directory(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/palisade-uplink-{}-{}", std::process::id(), self.number))
+    }
+
     fn configuration(&self) -> String {
         let other = 3 - self.number;
         let [v4, v6] = node_address(other);
+        let flows = if self.keeps_flows { self.flow_directory() } else { PathBuf::new() };
         let policy = if self.has_agent { "" } else { "[policy]\ndirectory = \"../policy\"\n" };
         let mut text = format!(
             "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
-             [conntrack]\nflows = 4096\ndirectory = \"\"\n[control]\nsocket = \"control.sock\"\n\
+             [conntrack]\nflows = 4096\ndirectory = {flows:?}\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n{policy}\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
-             [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n",
+             [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n\
+             [[routes]]\nprefix = \"2001:db8:2::/64\"\nport = \"uplink\"\n",
             self.config
         );
         if !self.has_agent {
@@ -279,6 +298,7 @@ impl Drop for Node {
             let _ = switch.kill();
             let _ = switch.wait();
         }
+        let _ = std::fs::remove_dir_all(self.flow_directory());
     }
 }
 
@@ -378,7 +398,8 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.nodes.iter().for_each(|node| eprintln!("node {}:\n{}", node.number, node.log()));
+            let started = self.nodes.iter().filter(|node| node.switch.is_some());
+            started.for_each(|node| eprintln!("node {}:\n{}", node.number, node.log()));
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }

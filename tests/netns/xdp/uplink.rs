@@ -1,10 +1,12 @@
 //! XDP program of an uplink, run by the kernel on frames made for it, and attached to an interface.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, Xdp, XdpFlags};
+use palisade::net::flow::Protocol;
 use palisade::netlink::Interface;
-use palisade::xdp::Program;
+use palisade::xdp::{Program, ServiceDestinations};
 
 use super::namespace::Pod;
 use crate::support::namespace::in_namespace;
@@ -15,12 +17,17 @@ const XDP_PASS: u32 = 2;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
 
-/// Loads the program with prefixes 10.1.0.0/16 and `fd00:1::/64`.
+fn octets(address: &str) -> [u8; 16] {
+    address.parse::<std::net::Ipv6Addr>().unwrap().octets()
+}
+
+/// Loads the program with prefixes 10.1.0.0/16 and `fd00:1::/64`, a Service at TCP port 80 of 203.0.113.9 and `fd00:9::9`,
+/// and one at UDP node port 30080 of 192.0.2.5 and `fd00:2::5`.
 fn loaded(vlan: u16) -> Object {
     let mut open = ObjectBuilder::default().open_memory(OBJECT).unwrap();
     for mut map in open.maps_mut() {
         match map.name().to_str().unwrap() {
-            "prefixes_v4" | "prefixes_v6" => map.set_max_entries(8).unwrap(),
+            "prefixes_v4" | "prefixes_v6" | "addresses" | "service_ports" => map.set_max_entries(8).unwrap(),
             name if name.ends_with(".rodata.port") => map.set_initial_value(&vlan.to_ne_bytes()).unwrap(),
             _ => {}
         }
@@ -31,6 +38,21 @@ fn loaded(vlan: u16) -> Object {
         let key = [&bits.to_ne_bytes()[..], address].concat();
         map.update(&key, &[1, 0, 0, 0], MapFlags::ANY).unwrap();
     };
+    let serve = |map: &str, key: &[u8], value: u32| {
+        let map = object.maps().find(|found| found.name() == map).unwrap();
+        map.update(key, &value.to_ne_bytes(), MapFlags::ANY).unwrap();
+    };
+    let port = |address: &str, port: u16, protocol: u8| {
+        [&octets(address)[..], &port.to_be_bytes(), &[protocol, 0]].concat()
+    };
+    for (external, node, any) in
+        [("::ffff:203.0.113.9", "::ffff:192.0.2.5", "::ffff:0.0.0.0"), ("fd00:9::9", "fd00:2::5", "::")]
+    {
+        serve("addresses", &octets(external), 1);
+        serve("addresses", &octets(node), 2);
+        serve("service_ports", &port(external, 80, 6), 1);
+        serve("service_ports", &port(any, 30080, 17), 1);
+    }
     put("prefixes_v4", 16, &[10, 1, 0, 0]);
     put("prefixes_v6", 64, &[0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     object
@@ -131,8 +153,163 @@ fn an_uplink_with_a_tag_takes_what_carries_it_too() {
     });
 }
 
-/// Keys of a prefix map of the attached program, as bpftool shows them.
-fn attached_prefixes(interface: &str, map: &str) -> BTreeSet<Vec<u8>> {
+/// Packet of IPv4 or IPv6 with this upper-layer protocol and content.
+fn packet(src: &str, dst: &str, protocol: u8, content: &[u8]) -> Vec<u8> {
+    if let Ok(dst) = dst.parse::<std::net::Ipv4Addr>() {
+        let mut packet = v4(dst.octets())[..20].to_vec();
+        packet[9] = protocol;
+        packet[12..16].copy_from_slice(&src.parse::<std::net::Ipv4Addr>().unwrap().octets());
+        packet.extend(content);
+        return packet;
+    }
+    let mut packet = v6(dst)[..40].to_vec();
+    packet[6] = protocol;
+    packet[8..24].copy_from_slice(&octets(src));
+    packet.extend(content);
+    packet
+}
+
+fn ports(src: u16, dst: u16) -> Vec<u8> {
+    [&src.to_be_bytes()[..], &dst.to_be_bytes(), &[0; 16]].concat()
+}
+
+#[test]
+fn an_uplink_takes_the_ports_of_services_and_errors_about_their_replies() {
+    in_namespace(|| {
+        let [tcp, udp, icmp_v4, icmp_v6] = [6, 17, 1, 58];
+        let mut object = loaded(0);
+        let cases = [
+            (0x0800, "198.51.100.7", "203.0.113.9", "192.0.2.5", "192.0.2.6", icmp_v4, [3, 8]),
+            (0x86dd, "fd00:7::7", "fd00:9::9", "fd00:2::5", "fd00:2::6", icmp_v6, [2, 128]),
+        ];
+        for (ethertype, client, external, node, other, icmp, [unreachable, echo]) in cases {
+            let error = |kind: u8, quoted: Vec<u8>| [&[kind, 4, 0, 0, 0, 0, 0, 0][..], &quoted].concat();
+            let reply = |from: &str, port| packet(from, client, tcp, &ports(port, 999));
+            for (what, packet, expected) in [
+                ("the port of a Service", packet(client, external, tcp, &ports(999, 80)), XDP_DROP),
+                ("another port", packet(client, external, tcp, &ports(999, 22)), XDP_PASS),
+                ("another protocol", packet(client, external, udp, &ports(999, 80)), XDP_PASS),
+                ("a node port", packet(client, node, udp, &ports(999, 30080)), XDP_DROP),
+                (
+                    "its number at an external address",
+                    packet(client, external, udp, &ports(999, 30080)),
+                    XDP_PASS,
+                ),
+                ("its number elsewhere", packet(client, other, udp, &ports(999, 30080)), XDP_PASS),
+                ("ssh", packet(client, node, tcp, &ports(999, 22)), XDP_PASS),
+                ("a Service's port at the node", packet(client, node, tcp, &ports(999, 80)), XDP_PASS),
+                ("a source port", packet(client, node, udp, &ports(30080, 999)), XDP_PASS),
+                ("echo", packet(client, external, icmp, &error(echo, Vec::new())), XDP_PASS),
+                (
+                    "an error about a reply",
+                    packet(other, external, icmp, &error(unreachable, reply(external, 80))),
+                    XDP_DROP,
+                ),
+                (
+                    "one about another port",
+                    packet(other, external, icmp, &error(unreachable, reply(external, 22))),
+                    XDP_PASS,
+                ),
+                (
+                    "one about another sender",
+                    packet(other, external, icmp, &error(unreachable, reply(node, 80))),
+                    XDP_PASS,
+                ),
+                (
+                    "an echo that quotes",
+                    packet(other, external, icmp, &error(echo, reply(external, 80))),
+                    XDP_PASS,
+                ),
+                ("cut before the port", packet(client, external, tcp, &[0, 9, 0]), XDP_DROP),
+            ] {
+                assert_eq!(
+                    verdict(&mut object, &ethernet(&[], ethertype, &packet)),
+                    expected,
+                    "{what}: {external}"
+                );
+            }
+        }
+        // Options and extension headers hide no port.
+        let mut options = packet("198.51.100.7", "203.0.113.9", tcp, &[]);
+        options[0] = 0x47;
+        options.extend([&[1; 8][..], &ports(999, 80)].concat());
+        let extended = |count: usize, kind: u8, end: &[u8]| {
+            let mut packet = packet("fd00:7::7", "fd00:9::9", if count > 0 { kind } else { tcp }, &[]);
+            for n in 0..count {
+                packet.extend([if n + 1 < count { kind } else { tcp }, 0, 1, 4, 0, 0, 0, 0]);
+            }
+            packet.extend(end);
+            packet
+        };
+        let (service, ssh) = (ports(999, 80), ports(999, 22));
+        let fragment = |offset: u8, end: &[u8]| {
+            let mut packet = packet("fd00:7::7", "fd00:9::9", 44, &[tcp, 0, 0, offset | 1, 0, 0, 0, 7]);
+            packet.extend(end);
+            packet
+        };
+        let v4_fragment = |flags: [u8; 2]| {
+            let mut packet = packet("198.51.100.7", "203.0.113.9", tcp, &service);
+            packet[6..8].copy_from_slice(&flags);
+            packet
+        };
+        for (what, ethertype, packet, expected) in [
+            ("IPv4 options", 0x0800, options, XDP_DROP),
+            ("destination options", 0x86dd, extended(8, 60, &service), XDP_DROP),
+            ("and another port behind them", 0x86dd, extended(8, 60, &ssh), XDP_PASS),
+            ("more than the switch reads", 0x86dd, extended(9, 60, &ssh), XDP_DROP),
+            (
+                "an authentication header",
+                0x86dd,
+                extended(1, 51, &[&[0; 4][..], &service].concat()),
+                XDP_PASS,
+            ),
+            ("a first fragment", 0x86dd, fragment(0, &service), XDP_DROP),
+            (
+                "a first fragment with half of the headers",
+                0x86dd,
+                extended(3, 60, &[])[..60].to_vec(),
+                XDP_DROP,
+            ),
+            ("a later fragment", 0x86dd, fragment(8, &service), XDP_PASS),
+            ("a first IPv4 fragment", 0x0800, v4_fragment([0x20, 0]), XDP_DROP),
+            ("a later IPv4 fragment", 0x0800, v4_fragment([0x20, 1]), XDP_PASS),
+            ("the last IPv4 fragment", 0x0800, v4_fragment([0x1f, 0]), XDP_PASS),
+        ] {
+            assert_eq!(verdict(&mut object, &ethernet(&[], ethertype, &packet)), expected, "{what}");
+        }
+    });
+}
+
+#[test]
+fn ports_of_services_of_the_last_run_stay_until_those_of_this_run_are_set() {
+    in_namespace(|| {
+        let node = Pod::new("up0", 1, 1);
+        let interface = Interface::find(node.host).unwrap();
+        let services = |ports: &[&str]| {
+            let ports = ports.iter().map(|at| (Protocol::TCP, at.parse().unwrap())).collect();
+            let node_addresses = ["192.0.2.5", "fd00:2::5"].map(|text| text.parse().unwrap()).into();
+            Arc::new(ServiceDestinations { ports, node_addresses })
+        };
+        let counts = || ["addresses", "service_ports"].map(|map| attached_entries("up0", map).len());
+        let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &BTreeSet::new()).unwrap();
+        program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080", "[::]:30080"])).unwrap();
+        assert_eq!(counts(), [3, 3]);
+        program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080"])).unwrap();
+        assert_eq!(counts(), [2, 2]);
+        drop(program);
+
+        let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &BTreeSet::new()).unwrap();
+        assert_eq!(counts(), [2, 2]);
+        program.set_services(&services(&["203.0.113.9:80"])).unwrap();
+        assert_eq!(counts(), [1, 1]);
+        program.set_services(&Arc::default()).unwrap();
+        assert_eq!(counts(), [0, 0]);
+        program.detach().unwrap();
+    });
+}
+
+/// Keys of a map of the attached program, as bpftool shows them.
+fn attached_entries(interface: &str, map: &str) -> BTreeSet<Vec<u8>> {
     use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
     let index = Interface::find(interface).unwrap().index.cast_signed();
     // The kernel answers for the interface; the descriptor does not matter.
@@ -155,24 +332,24 @@ fn the_next_run_keeps_addresses_of_pods_closed_until_they_are_back_and_forgets_p
         let first = nets(&["10.0.0.0/8", "10.1.0.2/32", "10.1.0.3/32", "fd00:1::2/128"]);
         let (program, mode) = Program::attach_uplink(&interface, 1, 0, &first).unwrap();
         assert!(mode.native, "{mode:?}");
-        assert_eq!(attached_prefixes("up0", "prefixes_v6").len(), 1);
+        assert_eq!(attached_entries("up0", "prefixes_v6").len(), 1);
         // A process that dies detaches nothing.
         drop(program);
 
         let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &nets(&["10.2.0.0/16"])).unwrap();
         let [one, two] = [key(32, [10, 1, 0, 2]), key(32, [10, 1, 0, 3])];
         let configured = key(16, [10, 2, 0, 0]);
-        let seen = attached_prefixes("up0", "prefixes_v4");
+        let seen = attached_entries("up0", "prefixes_v4");
         assert_eq!(seen, [one.clone(), two.clone(), configured.clone()].into(), "10.0.0.0/8 was configured");
-        assert_eq!(attached_prefixes("up0", "prefixes_v6").len(), 1);
+        assert_eq!(attached_entries("up0", "prefixes_v6").len(), 1);
 
         // One pod is added again and removed; the other one is not added again.
         program.set_prefixes(&nets(&["10.2.0.0/16", "10.1.0.2/32"])).unwrap();
         program.set_prefixes(&nets(&["10.2.0.0/16"])).unwrap();
-        assert_eq!(attached_prefixes("up0", "prefixes_v4"), [two, configured].into());
+        assert_eq!(attached_entries("up0", "prefixes_v4"), [two, configured].into());
         program.detach().unwrap();
         let (program, _) = Program::attach_uplink(&interface, 1, 0, &BTreeSet::new()).unwrap();
-        assert!(attached_prefixes("up0", "prefixes_v4").is_empty(), "what was detached is forgotten");
+        assert!(attached_entries("up0", "prefixes_v4").is_empty(), "what was detached is forgotten");
         program.detach().unwrap();
     });
 }

@@ -37,10 +37,9 @@ pub(crate) fn port(pods: &[usize]) -> ServicePort {
     ServicePort {
         cluster: virtual_address().map(|address| SocketAddr::new(address, SERVICE)).to_vec(),
         external: external_address().map(|address| SocketAddr::new(address, SERVICE)).to_vec(),
-        node_port: None,
         internal_backends: backends.clone(),
         external_backends: backends,
-        affinity_seconds: None,
+        ..ServicePort::default()
     }
 }
 

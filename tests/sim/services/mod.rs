@@ -7,5 +7,6 @@ mod fixture;
 mod floods;
 mod fragments;
 mod hairpin;
+mod outside;
 mod passing;
 mod restart;

@@ -3,7 +3,7 @@
 use super::bind::has_flow;
 use super::destination::{refuse_other, set_destination};
 use super::hairpin::turn_reply_back;
-use super::pick::pick_backend;
+use super::pick::{is_outside, pick_backend};
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::packet::{Kind, Packet};
@@ -141,15 +141,17 @@ fn translate_packet(
     }
     let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
     if let Some(binding) = context.bindings.find(&key) {
-        let is_current = binding.is_of(services.revision) && !packet.opens_connection();
+        let is_current = binding.is_of(services.revision, context.now_ms) && !packet.opens_connection();
         // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.
         let stays = is_current
             || keeps_backend(packet)
                 && has_flow(context, packet, &binding)
-                && services.find(packet.dst, packet.protocol, packet.dst_port).is_some()
-            || services.find(packet.dst, packet.protocol, packet.dst_port).is_some_and(|found| {
-                found.entry.find(found.is_external, packet.is_v4, binding.address, binding.port).is_some()
-            });
+                && services.find(packet.dst, packet.protocol, packet.dst_port, false).is_some()
+            || services
+                .find(packet.dst, packet.protocol, packet.dst_port, is_outside(batch, i, context))
+                .is_some_and(|found| {
+                    found.entry.find(found.backends, packet.is_v4, binding.address, binding.port).is_some()
+                });
         if stays {
             let is_checked = is_current && binding.idle_seconds(context.now_ms) == 0;
             return set_destination(batch, i, context, (binding.address, binding.port), is_checked);

@@ -41,10 +41,10 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
     }
     if is_new
         && let Some(services) = context.snapshot.services()
-        && let Some(found) = services.find(virtual_end.0, packet.protocol, virtual_end.1)
-        && let Some(pick) = found.entry.find(found.is_external, packet.is_v4, client.0, port)
+        && let Some(found) = services.find(virtual_end.0, packet.protocol, virtual_end.1, false)
+        && let Some(pick) = found.entry.find(found.backends, packet.is_v4, client.0, port)
     {
-        found.entry.count_opened(found.is_external, packet.is_v4, pick.index);
+        found.entry.count_opened(found.backends, packet.is_v4, pick.index);
     }
     send_to_itself(batch, i, context, (virtual_end.0, client.1), port);
 }

@@ -9,7 +9,7 @@ use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{BindingKey, BindingKind, Pick, ServiceFib, ServiceMatch};
+use crate::dataplane::service::{BackendsFor, BindingKey, BindingKind, Pick, ServiceFib, ServiceMatch};
 use crate::net::address::Address;
 
 /// Backends that are tried for one flow.
@@ -25,7 +25,8 @@ pub(super) fn pick_backend(
     key: &BindingKey,
 ) {
     let packet = &batch.packets[i];
-    let found = services.find(packet.dst, packet.protocol, packet.dst_port);
+    let is_outside = is_outside(batch, i, context);
+    let found = services.find(packet.dst, packet.protocol, packet.dst_port, is_outside);
     if context.bindings.has_hairpins() && turn_reply_back(batch, i, context, key) {
         return;
     }
@@ -33,13 +34,13 @@ pub(super) fn pick_backend(
     let packet = &batch.packets[i];
     let from = context.snapshot.port(batch.in_ports[i]);
     // Addresses inside the cluster are for pods and the node.
-    if from.is_some_and(|from| from.kind == PortKind::Uplink) && !found.is_external {
+    if is_outside && found.backends == BackendsFor::Cluster {
         return;
     }
     // A reply from another node would not come by the switch, which alone can translate it back.
     let must_be_local = from.is_none_or(|from| !from.is_pod());
     let Some(first) = preferred(context, packet, &found, key, must_be_local) else {
-        if found.entry.count(found.is_external, packet.is_v4, false) > 0 {
+        if found.entry.count(found.backends, packet.is_v4, false) > 0 {
             return batch.drop(i, DropReason::ServiceRemote);
         }
         return refuse(batch, i, DropReason::ServiceNoBackend);
@@ -59,7 +60,7 @@ fn preferred(
     key: &BindingKey,
     must_be_local: bool,
 ) -> Option<Pick> {
-    let pick = |hash| found.entry.pick(found.is_external, packet.is_v4, must_be_local, hash);
+    let pick = |hash| found.entry.pick(found.backends, packet.is_v4, must_be_local, hash);
     let Some(seconds) = found.entry.affinity_seconds else {
         return pick(key.hash);
     };
@@ -69,9 +70,9 @@ fn preferred(
         // A binding counts in seconds of 1,024 ms.
         kept.idle_seconds(context.now_ms) * 1024 <= u64::from(seconds) * 1000
     });
-    let kept =
-        kept.and_then(|kept| found.entry.find(found.is_external, packet.is_v4, kept.address, kept.port));
-    kept.filter(|kept| !must_be_local || is_local(context, kept)).or_else(|| pick(client.hash))
+    let kept = kept.and_then(|kept| found.entry.find(found.backends, packet.is_v4, kept.address, kept.port));
+    kept.filter(|kept| !must_be_local || is_local(context, kept, found.backends))
+        .or_else(|| pick(client.hash))
 }
 
 /// Key of the affinity of a client to a virtual address.
@@ -95,10 +96,10 @@ fn usable(
     mut pick: Pick,
     must_be_local: bool,
 ) -> Result<Pick, DropReason> {
-    let tries = found.entry.count(found.is_external, packet.is_v4, must_be_local).min(TRIES);
+    let tries = found.entry.count(found.backends, packet.is_v4, must_be_local).min(TRIES);
     let mut reason = DropReason::ServiceNoBackend;
     for _ in 0..tries {
-        if must_be_local && !is_local(context, &pick) {
+        if must_be_local && !is_local(context, &pick, found.backends) {
             reason = DropReason::ServiceRemote;
         } else if is_taken(context, packet, &pick) {
             reason = DropReason::ServiceCollision;
@@ -106,7 +107,7 @@ fn usable(
             return Ok(pick);
         }
         // Pods alone get their own packets back.
-        let Some(next) = found.entry.next(found.is_external, packet.is_v4, must_be_local, &pick) else {
+        let Some(next) = found.entry.next(found.backends, packet.is_v4, must_be_local, &pick) else {
             break;
         };
         pick = next;
@@ -114,11 +115,18 @@ fn usable(
     Err(reason)
 }
 
-fn is_local(context: &Context<'_>, pick: &Pick) -> bool {
+/// Whether a packet came by an uplink.
+pub(super) fn is_outside(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
+    context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
+}
+
+/// Whether replies of a backend come by the switch. The node's own stack answers clients outside by its own routes.
+fn is_local(context: &Context<'_>, pick: &Pick, backends: BackendsFor) -> bool {
     match context.snapshot.hop(pick.address) {
-        Some(Hop::Port(port, _)) => {
-            context.snapshot.port(port).is_some_and(|port| port.kind != PortKind::Uplink)
-        }
+        Some(Hop::Port(port, _)) => context.snapshot.port(port).is_some_and(|port| match backends {
+            BackendsFor::Outside => port.is_pod(),
+            BackendsFor::Cluster | BackendsFor::ShortCircuit => port.kind != PortKind::Uplink,
+        }),
         _ => false,
     }
 }

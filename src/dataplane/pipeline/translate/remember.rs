@@ -1,7 +1,7 @@
 //! Bindings of flows that policy has admitted.
 
 use super::bind::{bind, forward_key};
-use super::pick::affinity_key;
+use super::pick::{affinity_key, is_outside};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::PacketFlow;
 use crate::dataplane::packet::Kind;
@@ -35,17 +35,16 @@ pub(in crate::dataplane::pipeline) fn remember(
     if !has_reverse || is_new && !has_forward {
         return batch.drop(i, DropReason::TableFull);
     }
-    let found = context
-        .snapshot
-        .services()
-        .filter(|_| is_new)
-        .and_then(|services| services.find(virtual_end.0, packet.protocol, virtual_end.1));
+    let found = context.snapshot.services().filter(|_| is_new).and_then(|services| {
+        let is_outside = is_outside(batch, i, context);
+        services.find(virtual_end.0, packet.protocol, virtual_end.1, is_outside)
+    });
     let Some(found) = found else { return };
     if found.entry.affinity_seconds.is_some() {
         let key = affinity_key(context, packet, virtual_end.0, virtual_end.1);
         bind(context, &key, backend, owner);
     }
-    if let Some(pick) = found.entry.find(found.is_external, packet.is_v4, backend.0, backend.1) {
-        found.entry.count_opened(found.is_external, packet.is_v4, pick.index);
+    if let Some(pick) = found.entry.find(found.backends, packet.is_v4, backend.0, backend.1) {
+        found.entry.count_opened(found.backends, packet.is_v4, pick.index);
     }
 }

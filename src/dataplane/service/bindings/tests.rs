@@ -32,7 +32,10 @@ fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
         let forward = key(BindingKind::Forward, number, number);
         bind(&bindings, &forward, (7, 8080), 5000, 9);
         let found = bindings.find(&forward).unwrap();
-        assert_eq!((found.address, found.port, found.is_of(9), found.is_of(8)), (7, 8080, true, false));
+        assert_eq!(
+            (found.address, found.port, found.is_of(9, 5000), found.is_of(8, 5000)),
+            (7, 8080, true, false)
+        );
         assert_eq!(bindings.find(&BindingKey { kind: BindingKind::Reverse, ..forward }), None);
         assert_eq!(bindings.find(&BindingKey { from_low: !forward.from_low, ..forward }), None);
         bind(&bindings, &forward, (u128::MAX, 1), 5000, 9);
@@ -51,7 +54,7 @@ fn a_refresh_keeps_time_and_revision() {
     assert_eq!(found.idle_seconds(10_240), 10);
     bindings.refresh(&found, 10_240, 2);
     let found = bindings.find(&key).unwrap();
-    assert_eq!((found.idle_seconds(10_240), found.is_of(2)), (0, true));
+    assert_eq!((found.idle_seconds(10_240), found.is_of(2, 10_240)), (0, true));
     // The clock counts milliseconds in 32 bits.
     bindings.refresh(&found, u32::MAX, 2);
     assert_eq!(bindings.find(&key).unwrap().idle_seconds(1023), 1);
@@ -106,6 +109,18 @@ fn an_assured_flow_keeps_its_binding_even_from_its_own_port() {
     let class = |number| if number == 5 { QuotaClass::Ended } else { QuotaClass::Assured };
     assert_eq!(fill(&bindings, 200..210, PortId(2), class), [200]);
     assert_eq!(found(&bindings, 0..100), [0, 1, 2, 3, 4, 6, 7]);
+}
+
+#[test]
+fn an_unused_binding_does_not_count_as_checked_when_its_revision_returns() {
+    let bindings = Bindings::new(1).unwrap();
+    let (key, revision) = (key(BindingKind::Forward, 1, 1), 7);
+    bind(&bindings, &key, (1, 1), 0, revision);
+    let binding = bindings.find(&key).unwrap();
+    assert!(binding.is_of(revision, 1500) && !binding.is_of(revision + 1, 1500));
+    assert!(!binding.is_of(revision, 2048));
+    bindings.refresh(&binding, 2048, revision);
+    assert!(bindings.find(&key).is_some_and(|binding| binding.is_of(revision, 3000)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use proptest::prelude::*;
 
@@ -10,13 +10,29 @@ fn name(number: u8) -> ServicePortName {
     ServicePortName { namespace: "shop".to_owned(), name: format!("service{number}"), port: None, protocol }
 }
 
+/// Pods of this node, which come and go.
+fn pods(generation: u32) -> &'static [&'static str] {
+    &["10.0.0.3", "fd00::0"][..generation as usize % 3]
+}
+
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
 fn fib(table: &ServiceTable, before: Option<&Arc<ServiceFib>>, generation: u32) -> Option<Arc<ServiceFib>> {
+    fib_with(&[], table, before, generation)
+}
+
+/// Lays out Services on a node with these pods.
+fn fib_with(
+    pods: &[&str],
+    table: &ServiceTable,
+    before: Option<&Arc<ServiceFib>>,
+    generation: u32,
+) -> Option<Arc<ServiceFib>> {
     let set = Arc::new(ServiceSet::new(table).unwrap());
-    ServiceFib::next(before, Some(&set), LocalAddresses::default, Generation(generation))
+    let local = || local(pods, &[]);
+    ServiceFib::next(before, Some(&set), local, Generation(generation))
 }
 
 /// Port of a Service by few numbers.
@@ -33,7 +49,7 @@ fn port(cluster: u8, external: Option<u8>, node_port: bool, backends: u8) -> Ser
         node_port: node_port.then_some(30_000 + u16::from(cluster)),
         external_backends: backends[..backends.len() / 2].to_vec(),
         internal_backends: backends,
-        affinity_seconds: None,
+        ..ServicePort::default()
     }
 }
 
@@ -102,7 +118,7 @@ proptest! {
                 }
                 None => drop(table.ports.remove(&name(number))),
             }
-            last = fib(&table, last.as_ref(), step as u32);
+            last = fib_with(pods(step as u32), &table, last.as_ref(), step as u32);
             let hosts = (0..36).map(|host| format!("192.0.2.{host}:80"));
             let cluster = (0..12).flat_map(|n| [format!("10.96.0.{n}:80"), format!("[fd00:96::{n}]:80"), format!("192.0.2.99:{}", 30_000 + n)]);
             for to in hosts.chain(cluster) {
@@ -110,20 +126,29 @@ proptest! {
                 let owner = last.as_ref().and_then(|fib| fib.owner(pack(to.ip())));
                 prop_assert_eq!(owner, naive_owner(&table, to.ip()));
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
-                    let found = last.as_ref().and_then(|fib| fib.find(pack(to.ip()), protocol, to.port()));
+                    let found = last.as_ref().and_then(|fib| fib.find(pack(to.ip()), protocol, to.port(), true));
                     let expected = naive(&table, to, protocol);
                     let is_node_port = last.as_ref().is_some_and(|fib| fib.has_node_port(protocol, to.port()));
                     let has_node_port = |(name, port): (&ServicePortName, &ServicePort)| {
                         name.protocol == protocol && port.node_port == Some(to.port())
                     };
                     prop_assert_eq!(is_node_port, table.ports.iter().any(has_node_port));
-                    prop_assert_eq!(found.map(|found| found.is_external), expected.as_ref().map(|(_, external)| *external));
+                    let backends_for = |is_external| if is_external { BackendsFor::Outside } else { BackendsFor::Cluster };
+                    prop_assert_eq!(found.map(|found| found.backends), expected.as_ref().map(|(_, external)| backends_for(*external)));
+                    let is_at_node = table.node_addresses.contains(&to.ip());
+                    let unspecified: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+                    let at = if is_at_node { SocketAddr::new(unspecified, to.port()) } else { to };
+                    let taken = last.as_ref().is_some_and(|fib| fib.uplink_destinations().ports.contains(&(protocol, at)));
+                    let has_pod = |(name, is_external): &(ServicePortName, bool)| {
+                        *is_external && table.ports[name].external_backends.iter().any(|backend| backend.is_ipv4() == to.is_ipv4() && pods(step as u32).iter().any(|pod| backend.ip() == pod.parse::<IpAddr>().unwrap()))
+                    };
+                    prop_assert_eq!(taken, expected.as_ref().is_some_and(has_pod));
                     let (Some(found), Some((name, is_external))) = (found, expected) else { continue };
                     prop_assert!(last.as_ref().is_some_and(|fib| fib.may_serve(pack(to.ip()))));
                     let port = &table.ports[&name];
                     let backends = if is_external { &port.external_backends } else { &port.internal_backends };
                     for hash in [0, u64::MAX / 2, u64::MAX] {
-                        let pick = found.entry.pick(is_external, to.is_ipv4(), false, hash);
+                        let pick = found.entry.pick(found.backends, to.is_ipv4(), false, hash);
                         let pick = pick.map(|pick| SocketAddr::new(crate::net::address::unpack(pick.address), pick.port));
                         let mut of_family = backends.iter().filter(|backend| backend.is_ipv4() == to.is_ipv4());
                         if let Some(pick) = pick {
@@ -143,9 +168,9 @@ fn a_change_shares_what_it_does_not_write_and_counters_go_on() {
     let mut table = ServiceTable::default();
     (0..200).for_each(|number| drop(table.ports.insert(name(number), port(number, None, false, 3))));
     let first = fib(&table, None, 1).unwrap();
-    let found = first.find(pack("10.96.0.7".parse().unwrap()), name(7).protocol, 80).unwrap();
-    let pick = found.entry.pick(false, true, false, 5).unwrap();
-    found.entry.count_opened(false, true, pick.index);
+    let found = first.find(pack("10.96.0.7".parse().unwrap()), name(7).protocol, 80, true).unwrap();
+    let pick = found.entry.pick(BackendsFor::Cluster, true, false, 5).unwrap();
+    found.entry.count_opened(BackendsFor::Cluster, true, pick.index);
     table.ports.insert(name(7), port(7, None, false, 4));
     let second = fib(&table, Some(&first), 2).unwrap();
     let copied =
@@ -173,7 +198,7 @@ fn an_address_moves_from_one_service_to_another_in_one_change() {
         table.ports.insert(name(to), moved);
         let second = fib(&table, Some(&first), 2).unwrap();
         for at in ["10.96.0.9:80", "192.0.2.9:80", "192.0.2.99:30009"].map(address) {
-            assert!(second.find(pack(at.ip()), name(to).protocol, at.port()).is_some(), "{at}");
+            assert!(second.find(pack(at.ip()), name(to).protocol, at.port(), true).is_some(), "{at}");
         }
         assert!(second.flows().contains_key(&name(to)));
     }
@@ -202,7 +227,7 @@ fn a_service_takes_no_address_from_a_pod_or_the_node() {
     };
     let has = |fib: &ServiceFib, at: &str| {
         let at = address(at);
-        fib.find(pack(at.ip()), Protocol::TCP, at.port()).is_some()
+        fib.find(pack(at.ip()), Protocol::TCP, at.port(), true).is_some()
     };
     // A node port stays at the node's address, which is nobody's external address.
     let first = lay_out(None, local(&[], &["192.0.2.7"]), 1);
@@ -241,29 +266,32 @@ fn backends_of_this_node_are_laid_out_when_pods_come_and_go() {
     };
     let hashes = || (0..64u64).map(|n| n << 58);
     let local_picks = |fib: &ServiceFib| -> std::collections::BTreeSet<Address> {
-        let picks = hashes().filter_map(|hash| fib.entries[&name(0)].pick(false, true, true, hash));
+        let picks =
+            hashes().filter_map(|hash| fib.entries[&name(0)].pick(BackendsFor::Cluster, true, true, hash));
         picks.map(|pick| pick.address).collect()
     };
     let [one, other] = ["10.1.0.7", "10.1.2.9"].map(|text| pack(text.parse().unwrap()));
     let first = lay_out(None, &[], 1);
     assert!(local_picks(&first).is_empty());
-    first.entries[&name(0)].count_opened(false, true, 3);
+    first.entries[&name(0)].count_opened(BackendsFor::Cluster, true, 3);
     let second = lay_out(Some(&first), &["10.1.0.7", "10.9.9.9"], 2);
     assert_eq!(local_picks(&second), [one].into());
     let third = lay_out(Some(&second), &["10.1.0.7", "10.1.2.9"], 3);
     let (entry, before) = (&third.entries[&name(0)], &first.entries[&name(0)]);
-    assert_eq!((local_picks(&third), entry.count(false, true, true)), ([one, other].into(), 2));
-    let pick = entry.pick(false, true, true, 0).unwrap();
-    let next = entry.next(false, true, true, &pick).unwrap();
+    assert_eq!(
+        (local_picks(&third), entry.count(BackendsFor::Cluster, true, true)),
+        ([one, other].into(), 2)
+    );
+    let pick = entry.pick(BackendsFor::Cluster, true, true, 0).unwrap();
+    let next = entry.next(BackendsFor::Cluster, true, true, &pick).unwrap();
     assert_eq!(
         [pick.address, next.address].into_iter().collect::<std::collections::BTreeSet<_>>(),
         [one, other].into()
     );
-    assert_eq!(entry.next(false, true, true, &next), Some(pick));
+    assert_eq!(entry.next(BackendsFor::Cluster, true, true, &next), Some(pick));
     // Other flows, other ports and the counters are as before.
-    assert!(
-        hashes().all(|hash| entry.pick(false, true, false, hash) == before.pick(false, true, false, hash))
-    );
+    assert!(hashes().all(|hash| entry.pick(BackendsFor::Cluster, true, false, hash)
+        == before.pick(BackendsFor::Cluster, true, false, hash)));
     assert!(Arc::ptr_eq(&first.entries[&name(3)], &third.entries[&name(3)]));
     assert_eq!(third.flows()[&name(0)].total, 1);
     assert!(local_picks(&lay_out(Some(&third), &[], 4)).is_empty());

@@ -64,6 +64,8 @@ pub(super) fn table(objects: &[Object], options: &ServicesOptions) -> ServiceTab
                 node_port,
                 internal_backends: used(service.internal_traffic),
                 external_backends: if has_outside { used(service.external_traffic) } else { Vec::new() },
+                short_circuit_backends: (has_outside && service.external_traffic == TrafficPolicy::Local)
+                    .then(|| used(TrafficPolicy::Cluster)),
                 affinity_seconds: service.affinity_seconds,
             };
             table.ports.insert(name, resolved);

@@ -63,6 +63,12 @@ fn a_local_policy_uses_endpoints_of_the_node_with_the_same_fallback() {
     let outside = ", type: NodePort, externalTrafficPolicy: Local, externalIPs: [192.0.2.9]";
     let found = port(&(service(outside) + &slice(both)));
     assert_eq!((found.internal_backends.len(), found.external_backends.len()), (2, 1));
+    // Pods and the node itself get all backends, also with both policies Local.
+    let both_local = format!("{outside}{local}");
+    let short = port(&(service(&both_local) + &slice(both)));
+    assert_eq!(short.internal_backends, found.external_backends);
+    assert_eq!(short.short_circuit_backends, Some(found.internal_backends));
+    assert_eq!(port(&(service(", externalIPs: [192.0.2.9]") + &slice(both))).short_circuit_backends, None);
     assert_eq!(found.external[0].to_string(), "192.0.2.9:80");
 }
 

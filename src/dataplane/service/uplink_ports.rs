@@ -1,0 +1,92 @@
+//! Ports of Services that uplinks take from the kernel.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::port_entry::PortEntry;
+use crate::limits::UPLINK_SERVICE_PORTS_MAX;
+use crate::net::address::{Address, pack, unpack};
+use crate::net::flow::Protocol;
+use crate::tables::ServicePort;
+use crate::xdp::ServiceDestinations;
+
+/// Destination that a Service serves for clients outside. The unspecified address of a family stands for the node.
+type Destination = (Protocol, SocketAddr);
+
+/// Destinations with a backend among the pods of this node. A clone shares them.
+#[derive(Clone, Default)]
+pub(super) struct UplinkPorts {
+    ports: Arc<BTreeSet<Destination>>,
+    /// Those that no address of this node hides, and the node's addresses.
+    destinations: Arc<ServiceDestinations>,
+}
+
+/// Destinations that a change of the Services takes and gives.
+#[derive(Default)]
+pub(super) struct Changes {
+    gone: BTreeSet<Destination>,
+    come: BTreeSet<Destination>,
+}
+
+impl Changes {
+    /// Notes that a port is removed.
+    pub(super) fn remove(&mut self, protocol: Protocol, port: &ServicePort, entry: &PortEntry) {
+        for destination in destinations(protocol, port, entry) {
+            if !self.come.remove(&destination) {
+                self.gone.insert(destination);
+            }
+        }
+    }
+
+    /// Notes that a port is added.
+    pub(super) fn add(&mut self, protocol: Protocol, port: &ServicePort, entry: &PortEntry) {
+        for destination in destinations(protocol, port, entry) {
+            if !self.gone.remove(&destination) {
+                self.come.insert(destination);
+            }
+        }
+    }
+}
+
+impl UplinkPorts {
+    /// Applies changes. `refused` are the virtual addresses that this node itself has, in order; `is_same_node` states that these and
+    /// the node's addresses are those of the last time.
+    pub(super) fn apply(
+        &mut self,
+        changes: &Changes,
+        is_same_node: bool,
+        refused: &[Address],
+        node_addresses: &[Address],
+    ) {
+        if is_same_node && changes.gone.is_empty() && changes.come.is_empty() {
+            return;
+        }
+        let ports = Arc::make_mut(&mut self.ports);
+        ports.retain(|destination| !changes.gone.contains(destination));
+        ports.extend(&changes.come);
+        let is_served = |(_, at): &&Destination| refused.binary_search(&pack(at.ip())).is_err();
+        self.destinations = Arc::new(ServiceDestinations {
+            ports: ports.iter().filter(is_served).take(UPLINK_SERVICE_PORTS_MAX).copied().collect(),
+            node_addresses: node_addresses.iter().map(|address| unpack(*address)).collect(),
+        });
+    }
+
+    /// Destinations that uplinks take.
+    pub(super) fn destinations(&self) -> &Arc<ServiceDestinations> {
+        &self.destinations
+    }
+}
+
+/// Destinations of a port for clients outside. Only backends among the pods of this node take their flows: the kernel keeps the
+/// other destinations, where another proxy may reach backends elsewhere.
+fn destinations<'a>(
+    protocol: Protocol,
+    port: &'a ServicePort,
+    entry: &'a PortEntry,
+) -> impl Iterator<Item = Destination> + 'a {
+    let node = |address: IpAddr| port.node_port.map(|port| SocketAddr::new(address, port));
+    let node = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].into_iter().filter_map(node);
+    let all = port.external.iter().copied().chain(node);
+    all.filter(|at| entry.has_pod(at.is_ipv4())).map(move |at| (protocol, at))
+}
