@@ -4,8 +4,9 @@
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
 # Packages of the tests that need root: tcpdump captures frames that reach the node's stack, ping sets Don't Fragment,
-# ethtool sets queues and offloads, containernetworking-plugins has the IPAM plugin host-local, Chromium shows the dashboard, tmux is a terminal.
-TESTERS   := tcpdump iputils-ping ethtool curl python3 chromium tmux containernetworking-plugins
+# ethtool sets queues and offloads, containernetworking-plugins has the IPAM plugin host-local, Chromium shows the
+# dashboard, tmux is a terminal, nftables, iptables and ipset load rendered policies.
+TESTERS   := tcpdump iputils-ping ethtool curl python3 chromium tmux containernetworking-plugins nftables iptables ipset
 # Peers of the end-to-end benchmark. The benchmark runs their processes in namespaces of its own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)

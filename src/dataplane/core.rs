@@ -393,8 +393,8 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
                 .to_owned(),
         );
     }
-    let (bindings, note) =
-        open_bindings(Some(&stored.storage), settings.flows_max).map_err(|error| no_bindings(&error))?;
+    let (bindings, note) = open_bindings(Some(&stored.storage), settings.flows_max, huge_pages)
+        .map_err(|error| no_bindings(&error))?;
     notes.extend(note);
     let (endpoints, note) = Endpoints::restore(stored.storage, stored.generation, now_ms);
     notes.extend(note);
@@ -420,7 +420,8 @@ fn in_process(
             "no memory for a conntrack table of {flows} flows ({error}): configure fewer"
         ))
     })?;
-    let (bindings, _) = open_bindings(None, settings.flows_max).map_err(|error| no_bindings(&error))?;
+    let (bindings, _) =
+        open_bindings(None, settings.flows_max, huge_pages).map_err(|error| no_bindings(&error))?;
     let report = FlowTableReport { capacity: settings.flows_max, notes, ..FlowTableReport::default() };
     Ok(Opened { conntrack, bindings, endpoints: Endpoints::default(), first: Generation(0), report })
 }

@@ -90,6 +90,13 @@ impl Sum {
         Sum(self.0 + u64::from(word.to_be()))
     }
 
+    /// Adds another sum.
+    #[inline]
+    #[must_use]
+    pub(crate) fn add(self, other: Sum) -> Sum {
+        Sum(self.0 + other.0)
+    }
+
     /// Folds the sum to 16 bits, ones' complement, in host order; not inverted.
     #[inline]
     pub fn fold(self) -> u16 {

@@ -1,7 +1,8 @@
 //! The stage `advance`: packets of known flows take the hop that the flow remembers; packets of new flows are routed, and left to
 //! `classify`.
 //!
-//! Nearly every packet takes [`advance_fast`]. All others of known flows take [`advance_slow`].
+//! Nearly every packet takes [`advance_fast`]. Packets of known flows that Services translate take
+//! [`advance_translated`](Advance::advance_translated), all others of known flows [`advance_slow`](Advance::advance_slow).
 
 use super::anti_spoof::check_packet_endpoints;
 use super::batch::Batch;
@@ -10,10 +11,10 @@ use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
-use super::translate::{FlowMatch, match_known_flow, remember};
+use super::translate::{FlowMatch, Translator, match_known_flow, remember, translate_plain};
 use crate::dataplane::FlowEnd;
 use crate::dataplane::conntrack::{
-    Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Slot, WorkerState,
+    Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
@@ -28,12 +29,16 @@ pub(super) fn advance(
     policy_batch: &mut PolicyBatch,
     worker_state: &mut WorkerState,
     rate_limits: &mut RateLimits,
+    translator: &mut Translator,
 ) {
     policy_batch.clear();
     let len = batch.len();
     let for_insert = !policy_batch.denial_heavy();
-    let visitor = Advance { batch, context, policy_batch, worker_state, rate_limits };
-    context.conntrack.lookup_batch(lookups, len, for_insert, visitor);
+    let mut visitor = Advance { batch, context, policy_batch, worker_state, rate_limits, translator };
+    context.conntrack.lookup_batch(lookups, len, for_insert, &mut visitor);
+    if !visitor.translator.replies.is_empty() {
+        visitor.advance_replies(lookups);
+    }
 }
 
 /// The stage as the receiver of the lookup's results.
@@ -43,9 +48,10 @@ struct Advance<'a> {
     policy_batch: &'a mut PolicyBatch,
     worker_state: &'a mut WorkerState,
     rate_limits: &'a mut RateLimits,
+    translator: &'a mut Translator,
 }
 
-impl LookupVisitor for Advance<'_> {
+impl LookupVisitor for &mut Advance<'_> {
     #[inline(always)]
     fn is_pending(&self, i: usize) -> bool {
         self.batch.is_pending(i)
@@ -54,7 +60,7 @@ impl LookupVisitor for Advance<'_> {
     #[inline(always)]
     fn hit(&mut self, i: usize, hit: Hit<'_>) {
         if !advance_fast(self.batch, i, self.context, hit.flow, hit.entry) {
-            self.advance_slow(i, hit.flow, hit.slot());
+            self.advance_other(i, hit);
         }
     }
 
@@ -92,6 +98,66 @@ fn advance_fast(
 }
 
 impl Advance<'_> {
+    /// Forwards a packet of a known flow, or leaves it to [`Advance::advance_replies`].
+    #[inline(never)]
+    fn advance_other(&mut self, i: usize, hit: Hit<'_>) {
+        let (flow, packet) = (hit.flow, &self.batch.packets[i]);
+        let flow_word = hit.entry.flow_word(flow.from_low);
+        if flow_word.is_translated() && packet.kind == Kind::Flow {
+            if !packet.translated && flow_word.side(flow.from_low) == Side::Responder {
+                self.context.bindings.prefetch(flow.hash);
+                return self.translator.replies.push(i as u16);
+            }
+            if self.advance_translated(i, flow, hit.entry, flow_word) {
+                return;
+            }
+        }
+        self.advance_slow(i, flow, hit.slot());
+    }
+
+    /// Forwards the replies of translated flows, whose bindings are in the cache by now.
+    #[inline(never)]
+    fn advance_replies(&mut self, lookups: &LookupBatch) {
+        for n in 0..self.translator.replies.len() {
+            let i = usize::from(self.translator.replies[n]);
+            let flow = lookups.flow(i);
+            // Another packet of the batch may have ended the flow.
+            let Some(slot) = self.context.conntrack.slot_of(flow) else {
+                self.route_new(i);
+                continue;
+            };
+            let entry = self.context.conntrack.entry(slot);
+            if !self.advance_translated(i, flow, entry, entry.flow_word(flow.from_low)) {
+                self.advance_slow(i, flow, slot);
+            }
+        }
+        self.translator.replies.clear();
+    }
+
+    /// Forwards a packet of a translated flow that does not change the flow, by the hop that the flow remembers. Returns false,
+    /// and does nothing, for any other packet.
+    #[inline(always)]
+    fn advance_translated(
+        &mut self,
+        i: usize,
+        flow: &PacketFlow,
+        entry: &Entry,
+        flow_word: FlowWord,
+    ) -> bool {
+        let (snapshot, packet) = (self.context.snapshot, &self.batch.packets[i]);
+        let hop = flow_word.plain_hop_translated();
+        let Some(adjacency) = hop.and_then(|hop| snapshot.adjacency(u32::from(hop))) else { return false };
+        let bytes = packet.ip_bytes();
+        let is_plain = !packet.first_fragment & adjacency.takes(packet)
+            && snapshot.is_current(flow_word.policy_epoch(), self.batch.in_ports[i], adjacency.out)
+            && translate_plain(self.batch, i, self.context, flow, flow_word);
+        if is_plain {
+            self.batch.adjacencies[i] = adjacency;
+            entry.count(flow.from_low, bytes, self.context.now_ms);
+        }
+        is_plain
+    }
+
     /// Forwards any packet of a known flow.
     #[inline(never)]
     fn advance_slow(&mut self, i: usize, flow: &PacketFlow, slot: Slot) {

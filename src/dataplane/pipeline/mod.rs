@@ -93,7 +93,7 @@ pub(crate) fn run(
     done("translate", batch);
     lookup(batch, context, lookups);
     done("lookup", batch);
-    advance(batch, context, lookups, policy_batch, worker_state, rate_limits);
+    advance(batch, context, lookups, policy_batch, worker_state, rate_limits, translator);
     done("advance", batch);
     if batch.notes.is_on() {
         batch.notes.note_new_flows(policy_batch.places());

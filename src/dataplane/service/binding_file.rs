@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::bindings::{Bindings, Slot};
 use crate::dataplane::conntrack::storage::{Storage, private_file_options};
-use crate::mem::FileMemory;
+use crate::mem::{FileMemory, HUGE_PAGE_BYTES};
 
 /// Version of the layout of slots.
 const LAYOUT: u64 = 1;
@@ -20,29 +20,30 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"bindings");
 const OTHERS: u32 = 0o077;
 const HEADER_BYTES: usize = 4096;
 
-/// Opens the bindings for a flow table of so many flows. The second value is a note for the operator: bindings that are in no
+/// Opens the bindings for a flow table of so many flows, in huge pages if requested and available. The second value is a note for the operator: bindings that are in no
 /// file end with the process.
 pub(crate) fn open_bindings(
     storage: Option<&Storage>,
     flows: usize,
+    huge_pages: bool,
 ) -> io::Result<(Bindings, Option<String>)> {
-    let Some(storage) = storage else { return Ok((Bindings::new(flows)?, None)) };
+    let Some(storage) = storage else { return Ok((Bindings::new(flows, huge_pages)?, None)) };
     let path = storage.directory().join("services");
-    match map(&path, storage.id(), Bindings::slots_for(flows)) {
+    match map(&path, storage.id(), Bindings::slots_for(flows), huge_pages) {
         Ok(bindings) => Ok((bindings, None)),
         Err(error) => {
             let note = format!(
                 "connections to Services end with this process, because {} cannot be used ({error})",
                 path.display()
             );
-            Ok((Bindings::new(flows)?, Some(note)))
+            Ok((Bindings::new(flows, huge_pages)?, Some(note)))
         }
     }
 }
 
-fn map(path: &Path, table: u64, slots: usize) -> io::Result<Bindings> {
+fn map(path: &Path, table: u64, slots: usize, huge_pages: bool) -> io::Result<Bindings> {
     let header = [MAGIC, LAYOUT, slots as u64, table].map(u64::to_ne_bytes).concat();
-    let bytes = (HEADER_BYTES + slots * size_of::<Slot>()) as u64;
+    let bytes = (HEADER_BYTES + slots * size_of::<Slot>()).next_multiple_of(HUGE_PAGE_BYTES) as u64;
     let file = if let Some(file) = left(path, &header, bytes) {
         file
     } else {
@@ -61,7 +62,11 @@ fn map(path: &Path, table: u64, slots: usize) -> io::Result<Bindings> {
     };
     let mut memory = FileMemory::map(file, bytes as usize)?;
     memory.skip(HEADER_BYTES);
-    Ok(Bindings::of(memory.take(slots, Slot::from_words)?))
+    let slots = memory.take(slots, Slot::from_words)?;
+    if huge_pages {
+        memory.collapse();
+    }
+    Ok(Bindings::of(slots))
 }
 
 /// Opens the file that a process has left, if it is of use.

@@ -6,7 +6,7 @@
 
 mod victim;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering, fence};
 
 use crate::dataplane::conntrack::{Key, QuotaClass};
 use crate::ids::PortId;
@@ -110,9 +110,16 @@ const REVISION_SHIFT: u32 = 36;
 const OWNER_SHIFT: u32 = 52;
 const OWNER: u64 = 0xfff;
 
+/// Tags of the slots of a set: one says which keys a slot cannot have, without a look at the slot. Zero for a free slot.
+#[derive(Default)]
+#[repr(align(16))]
+struct Tags([AtomicU16; WAYS]);
+
 /// The bindings.
 pub(crate) struct Bindings {
     slots: HugeArray<Slot>,
+    /// By set.
+    tags: Box<[Tags]>,
     /// Whether a pod may have been bound to itself.
     has_hairpins: AtomicBool,
     /// Whether a fragmented datagram may have been bound.
@@ -159,23 +166,30 @@ impl Bindings {
 
     /// The table in these slots, which a process may have left. Empties those that it has left half written.
     pub(super) fn of(slots: HugeArray<Slot>) -> Bindings {
-        let is_used = slots.iter().filter(|slot| slot.recover()).count() > 0;
+        let mut is_used = false;
+        let tags = slots.chunks(WAYS).map(|set| {
+            let tags = Tags::default();
+            for (slot, tag) in set.iter().zip(&tags.0) {
+                slot.recover();
+                let slot_tag = slot.tag();
+                tag.store(slot_tag, Ordering::Relaxed);
+                is_used |= slot_tag != 0;
+            }
+            tags
+        });
+        let tags = tags.collect();
         Bindings {
             slots,
+            tags,
             has_hairpins: is_used.into(),
             has_fragments: is_used.into(),
             awaits_services: if is_used { AWAITS } else { AWAITS_NONE }.into(),
         }
     }
 
-    /// Makes an empty table for so many flows.
-    pub(super) fn new(flows: usize) -> std::io::Result<Bindings> {
-        Ok(Bindings {
-            slots: HugeArray::new(Bindings::slots_for(flows), false)?,
-            has_hairpins: false.into(),
-            has_fragments: false.into(),
-            awaits_services: AWAITS_NONE.into(),
-        })
+    /// Makes an empty table for so many flows, in huge pages if requested and available.
+    pub(super) fn new(flows: usize, huge_pages: bool) -> std::io::Result<Bindings> {
+        Ok(Bindings::of(HugeArray::new(Bindings::slots_for(flows), huge_pages)?))
     }
 
     /// Whether a pod may have been bound to itself.
@@ -234,28 +248,55 @@ impl Bindings {
         self.awaits_services.store(AWAITS_NONE, Ordering::Relaxed);
     }
 
-    /// Slots of the set of a hash, the preferred one first.
+    /// Set of a hash, and the preferred slot in it.
     #[inline]
-    fn set(&self, hash: u64) -> impl Iterator<Item = usize> + use<> {
-        let sets = self.slots.len() / WAYS;
-        let set = ((hash >> 32) * sets as u64 >> 32) as usize;
-        let first = hash as usize % WAYS;
-        (0..WAYS).map(move |way| set * WAYS + (first + way) % WAYS)
+    fn place(&self, hash: u64) -> (usize, usize) {
+        let set = ((hash >> 32) * self.tags.len() as u64 >> 32) as usize;
+        (set, set * WAYS + hash as usize % WAYS)
+    }
+
+    /// Slots of the set of a hash, the preferred one first, with their tags.
+    #[inline]
+    fn set(&self, hash: u64) -> impl Iterator<Item = (usize, &AtomicU16)> {
+        let (set, preferred) = self.place(hash);
+        (0..WAYS)
+            .map(move |n| (preferred + n) % WAYS)
+            .map(move |way| (set * WAYS + way, &self.tags[set].0[way]))
     }
 
     /// Starts to load the preferred slot of a hash.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(slot) = self.set(hash).next() {
-            prefetch_read(&self.slots[slot]);
-        }
+        prefetch_read(&self.slots[self.place(hash).1]);
+    }
+
+    /// Starts to load the tags of the set of a hash.
+    #[inline]
+    pub(crate) fn prefetch_tags(&self, hash: u64) {
+        prefetch_read(&self.tags[self.place(hash).0]);
     }
 
     /// Finds a binding.
     #[inline]
     pub(crate) fn find(&self, key: &BindingKey) -> Option<Binding> {
+        self.find_preferred(key).or_else(|| self.find_by_tag(key))
+    }
+
+    /// Finds a binding in its preferred slot, where nearly all are.
+    #[inline]
+    pub(crate) fn find_preferred(&self, key: &BindingKey) -> Option<Binding> {
+        let (_, preferred) = self.place(key.hash);
+        self.slots[preferred].read_if(preferred, &key.key, key.word())
+    }
+
+    /// Finds a binding by the tags of its set. Fast for a key that has none.
+    #[inline(never)]
+    pub(crate) fn find_by_tag(&self, key: &BindingKey) -> Option<Binding> {
         let word = key.word();
-        self.set(key.hash).find_map(|slot| self.slots[slot].read_if(slot, &key.key, word))
+        let tag = tag_of(&key.key, word);
+        self.set(key.hash)
+            .filter(|(_, other)| other.load(Ordering::Relaxed) == tag)
+            .find_map(|(slot, _)| self.slots[slot].read_if(slot, &key.key, word))
     }
 
     /// Notes that a binding is used, and checked against `revision`. Stores nothing if that is known.
@@ -294,12 +335,12 @@ impl Bindings {
             (address >> 64) as u64,
             address as u64,
         ];
-        let same =
-            || self.set(key.hash).find(|slot| self.slots[*slot].read_if(*slot, &key.key, word).is_some());
+        let tag = tag_of(&key.key, word);
         for _ in 0..WRITES {
-            let slot = same().or_else(|| self.victim(key.hash, owner, now_ms, &class_of));
+            let same = self.find_by_tag(key).map(|binding| binding.slot);
+            let slot = same.or_else(|| self.victim(key.hash, owner, now_ms, &class_of));
             let Some(slot) = slot else { return false };
-            if self.slots[slot].write(words, now_ms, revision, u64::from(owner.0)) {
+            if self.slots[slot].write(words, now_ms, revision, u64::from(owner.0), (self.tag(slot), tag)) {
                 break;
             }
         }
@@ -309,13 +350,22 @@ impl Bindings {
 
     /// Removes a binding.
     pub(crate) fn remove(&self, key: &BindingKey) {
-        let word = key.word();
-        if let Some(slot) =
-            self.set(key.hash).find(|slot| self.slots[*slot].read_if(*slot, &key.key, word).is_some())
-        {
-            self.slots[slot].write([0; 7], 0, 0, 0);
+        if let Some(Binding { slot, .. }) = self.find(key) {
+            self.slots[slot].write([0; 7], 0, 0, 0, (self.tag(slot), 0));
         }
     }
+
+    fn tag(&self, slot: usize) -> &AtomicU16 {
+        &self.tags[slot / WAYS].0[slot % WAYS]
+    }
+}
+
+/// Tag of a slot with this key and last word. It is not zero.
+#[inline]
+fn tag_of(key: &Key, word: u64) -> u16 {
+    let [first, second, third, fourth, _] = key.words();
+    let rest = first ^ second.rotate_left(16) ^ third.rotate_left(32) ^ fourth.rotate_left(48);
+    ((word ^ rest).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1
 }
 
 impl BindingKind {
@@ -350,8 +400,12 @@ impl Slot {
         Slot { words, meta }
     }
 
-    fn is_used(&self) -> bool {
-        self.words[4].load(Ordering::Relaxed) != 0
+    /// Tag of the slot by its words: zero if it is free.
+    fn tag(&self) -> u16 {
+        let [first, second, third, fourth, last] =
+            std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+        let key = Key::from_words([first, second, third, fourth, last & KEY_BITS]);
+        if last == 0 { 0 } else { tag_of(&key, last & IDENTITY) }
     }
 
     /// Reads the binding, if it is that of a key.
@@ -391,8 +445,15 @@ impl Slot {
         })
     }
 
-    /// Writes a binding, unless another worker is writing there. Returns whether it has.
-    fn write(&self, words: [u64; 7], now_ms: u32, revision: u16, owner: u64) -> bool {
+    /// Writes a binding and its tag, unless another worker is writing there. Returns whether it has.
+    fn write(
+        &self,
+        words: [u64; 7],
+        now_ms: u32,
+        revision: u16,
+        owner: u64,
+        (tag, value): (&AtomicU16, u16),
+    ) -> bool {
         let before = self.meta.load(Ordering::Relaxed);
         let odd = before & !VERSION | before.wrapping_add(1) & VERSION;
         if before & 1 != 0
@@ -404,18 +465,18 @@ impl Slot {
         for (slot, word) in self.words.iter().zip(words) {
             slot.store(word, Ordering::Relaxed);
         }
+        tag.store(value, Ordering::Relaxed);
         self.meta.store(meta(odd.wrapping_add(1), now_ms, revision, owner), Ordering::Release);
         true
     }
 
-    /// Empties a half-written slot. Returns whether the slot has a binding.
-    fn recover(&self) -> bool {
+    /// Empties a half-written slot.
+    fn recover(&self) {
         let meta = self.meta.load(Ordering::Relaxed);
         if meta & 1 != 0 {
             self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             self.meta.store(0, Ordering::Relaxed);
         }
-        self.is_used()
     }
 }
 

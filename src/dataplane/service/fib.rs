@@ -224,10 +224,16 @@ impl ServiceFib {
         self.filter.may_have(address)
     }
 
+    /// Whether a pod, the switch or the node has a virtual address.
+    #[inline]
+    pub(crate) fn refuses(&self, address: Address) -> bool {
+        self.refused.binary_search(&address).is_ok()
+    }
+
     /// The Services' part in an address. `None` for an address that they do not have.
     #[inline]
     pub(crate) fn owner(&self, address: Address) -> Option<Owner> {
-        match self.addresses.find(address).filter(|_| self.refused.binary_search(&address).is_err()) {
+        match self.addresses.find(address).filter(|_| !self.refuses(address)) {
             Some(true) => Some(Owner::Cluster),
             Some(false) => Some(Owner::External),
             None => self.node_addresses.contains(&address).then_some(Owner::Node),

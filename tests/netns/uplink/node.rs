@@ -242,12 +242,13 @@ impl Node {
         let policy = if self.has_agent { "" } else { "[policy]\ndirectory = \"../policy\"\n" };
         let mut text = format!(
             "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
-             [conntrack]\nflows = 4096\ndirectory = {flows:?}\n[control]\nsocket = \"control.sock\"\n\
+             [conntrack]\nflows = 4096\ndirectory = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n{policy}\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
              [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n\
              [[routes]]\nprefix = \"2001:db8:2::/64\"\nport = \"uplink\"\n",
-            self.config
+            self.config,
+            flows.display()
         );
         if !self.has_agent {
             text.extend([format!(

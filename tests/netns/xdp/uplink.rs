@@ -229,7 +229,14 @@ fn an_uplink_takes_the_ports_of_services_and_errors_about_their_replies() {
                 );
             }
         }
-        // Options and extension headers hide no port.
+    });
+}
+
+#[test]
+fn options_extension_headers_and_fragments_hide_no_port_of_a_service_from_an_uplink() {
+    in_namespace(|| {
+        let tcp = 6;
+        let mut object = loaded(0);
         let mut options = packet("198.51.100.7", "203.0.113.9", tcp, &[]);
         options[0] = 0x47;
         options.extend([&[1; 8][..], &ports(999, 80)].concat());

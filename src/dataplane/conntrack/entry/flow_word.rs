@@ -74,6 +74,13 @@ impl FlowWord {
         if self.0 & (STATE | TRANSLATED) == FlowState::UdpTwoWay as u64 { self.hop() } else { None }
     }
 
+    /// The same for a translated flow, and `None` for any other.
+    #[inline]
+    pub(crate) fn plain_hop_translated(self) -> Option<u16> {
+        let plain = FlowState::UdpTwoWay as u64 | TRANSLATED;
+        if self.0 & (STATE | TRANSLATED) == plain { self.hop() } else { None }
+    }
+
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).
     #[inline]
     pub(crate) fn state(self) -> FlowState {

@@ -24,6 +24,9 @@ pub(in crate::dataplane::pipeline) fn finish_translations(batch: &mut Batch, con
 fn finish_batch(batch: &mut Batch, context: &Context<'_>) {
     for n in 0..batch.translated.len() {
         let i = usize::from(batch.translated[n]);
+        if let Some(next) = batch.translated.get(n + 2) {
+            context.umem.prefetch(&batch.frames[usize::from(*next)]);
+        }
         let translation = batch.translations[i];
         if translation.kind == TranslationKind::Hairpin && batch.dispositions[i] == Disposition::Consumed {
             batch.dispositions[i] = Disposition::Pending;

@@ -20,7 +20,12 @@ use crate::net::icmp;
 pub(crate) struct Translator {
     /// Packets that may be to a virtual address.
     candidates: Vec<u16>,
+    /// Keys of these, their senders' ends, and hashes.
     keys: Box<[(Key, bool, u64); BATCH_FRAMES_MAX]>,
+    /// Of those, packets whose binding is not in its preferred slot, or has to be checked.
+    others: Vec<u16>,
+    /// Replies of translated flows, whose bindings are being loaded.
+    pub(in crate::dataplane::pipeline) replies: Vec<u16>,
 }
 
 impl Translator {
@@ -28,6 +33,8 @@ impl Translator {
         Translator {
             candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
             keys: Box::new([(Key::default(), false, 0); BATCH_FRAMES_MAX]),
+            others: Vec::with_capacity(BATCH_FRAMES_MAX),
+            replies: Vec::with_capacity(BATCH_FRAMES_MAX),
         }
     }
 }
@@ -85,29 +92,43 @@ fn translate_batch(
     translator.candidates.clear();
     for i in 0..batch.len() {
         let packet = &batch.packets[i];
-        if batch.is_pending(i) && services.may_serve(packet.dst) && is_candidate(batch, i, context, services)
-        {
-            let (key, from_low) = Key::of(packet);
-            let hash = context.conntrack.hash(&key);
-            context.bindings.prefetch(hash);
-            translator.keys[i] = (key, from_low, hash);
+        if batch.is_pending(i) && services.may_serve(packet.dst) {
+            if packet.kind == Kind::Flow {
+                let (key, from_low) = if packet.is_v4 { Key::of_v4(packet) } else { Key::of_v6(packet) };
+                let hash = context.conntrack.hash(&key);
+                context.bindings.prefetch(hash);
+                translator.keys[i] = (key, from_low, hash);
+            }
             translator.candidates.push(i as u16);
         }
     }
     for n in 0..translator.candidates.len() {
         let i = usize::from(translator.candidates[n]);
         match batch.packets[i].kind {
-            Kind::Flow => translate_packet(batch, i, context, services, translator.keys[i]),
-            Kind::IcmpError => translate_error(batch, i, context, services),
+            Kind::Flow => {
+                if !translate_current(batch, i, context, services, translator.keys[i]) {
+                    let (_, _, hash) = translator.keys[i];
+                    context.bindings.prefetch_tags(hash);
+                    translator.others.push(i as u16);
+                }
+            }
+            Kind::IcmpError if is_served(batch, i, context, services) => {
+                translate_error(batch, i, context, services);
+            }
             // The stage `fragments` translates them, after the first ones of the batch.
-            Kind::LaterFragment | Kind::Arp | Kind::LinkLocal => {}
+            Kind::IcmpError | Kind::LaterFragment | Kind::Arp | Kind::LinkLocal => {}
         }
     }
+    for n in 0..translator.others.len() {
+        let i = usize::from(translator.others[n]);
+        translate_other(batch, i, context, services, translator.keys[i]);
+    }
+    translator.others.clear();
 }
 
-/// Whether a packet that passes the filter is to an address that Services have. One to the node is to a Service's port.
-#[inline]
-fn is_candidate(batch: &Batch, i: usize, context: &Context<'_>, services: &ServiceFib) -> bool {
+/// Whether a packet that passes the filter is to an address that Services have. A packet to the node is if its port is a
+/// Service's.
+fn is_served(batch: &Batch, i: usize, context: &Context<'_>, services: &ServiceFib) -> bool {
     let packet = &batch.packets[i];
     match services.owner(packet.dst) {
         None => false,
@@ -125,33 +146,60 @@ fn is_candidate(batch: &Batch, i: usize, context: &Context<'_>, services: &Servi
     }
 }
 
-/// Translates a packet of a flow, by the binding of its flow or to a backend for a new one.
-#[inline]
-fn translate_packet(
+/// Translates a packet of a flow whose binding is in its preferred slot and was checked since the Services changed. Returns
+/// false, and does nothing, for any other packet.
+#[inline(always)]
+fn translate_current(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    services: &ServiceFib,
+    (key, from_low, hash): (Key, bool, u64),
+) -> bool {
+    let packet = &batch.packets[i];
+    let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
+    let is_sound = packet.protocol.has_ports()
+        && (packet.whole || packet.first_fragment)
+        && !packet.opens_connection()
+        && !services.refuses(packet.dst);
+    let binding = context
+        .bindings
+        .find_preferred(&key)
+        .filter(|binding| binding.is_of(services.revision, context.now_ms));
+    let Some(binding) = binding.filter(|_| is_sound) else { return false };
+    let is_checked = binding.idle_seconds(context.now_ms) == 0;
+    set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+    true
+}
+
+/// Translates any other packet of a flow, by the binding of its flow or to a backend for a new one.
+#[inline(never)]
+fn translate_other(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
     services: &ServiceFib,
     (key, from_low, hash): (Key, bool, u64),
 ) {
+    if !is_served(batch, i, context, services) {
+        return;
+    }
     let packet = &batch.packets[i];
     // The transport checksum of a packet with a routing header covers another destination.
     if !packet.protocol.has_ports() || !(packet.whole || packet.first_fragment) {
         return refuse_other(batch, i, services);
     }
     let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
-    if let Some(binding) = context.bindings.find(&key) {
+    if let Some(binding) = context.bindings.find_by_tag(&key) {
         let is_current = binding.is_of(services.revision, context.now_ms) && !packet.opens_connection();
         // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.
+        let is_outside = is_outside(batch, i, context);
+        let found = services.find(packet.dst, packet.protocol, packet.dst_port, is_outside);
         let stays = is_current
-            || keeps_backend(packet)
-                && has_flow(context, packet, &binding)
-                && services.find(packet.dst, packet.protocol, packet.dst_port, false).is_some()
-            || services
-                .find(packet.dst, packet.protocol, packet.dst_port, is_outside(batch, i, context))
-                .is_some_and(|found| {
-                    found.entry.find(found.backends, packet.is_v4, binding.address, binding.port).is_some()
-                });
+            || found.is_some_and(|found| {
+                keeps_backend(packet) && has_flow(context, packet, &binding)
+                    || found.entry.find(found.backends, packet.is_v4, binding.address, binding.port).is_some()
+            });
         if stays {
             let is_checked = is_current && binding.idle_seconds(context.now_ms) == 0;
             return set_destination(batch, i, context, (binding.address, binding.port), is_checked);

@@ -22,4 +22,4 @@ pub(in crate::dataplane) use self::forward::Translator;
 pub(super) use self::forward::translate;
 pub(super) use self::later_fragments::{bind_later_fragments, translate_later_fragment};
 pub(super) use self::remember::remember;
-pub(super) use self::reply::{FlowMatch, match_known_flow, translate_quoted};
+pub(super) use self::reply::{FlowMatch, match_known_flow, translate_plain, translate_quoted};

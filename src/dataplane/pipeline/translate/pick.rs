@@ -134,7 +134,9 @@ fn is_local(context: &Context<'_>, pick: &Pick, backends: BackendsFor) -> bool {
 /// Whether the client's port has a flow to this backend by way of another virtual address.
 fn is_taken(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
     let key = reverse_key(context, packet, pick);
-    context.bindings.find(&key).is_some_and(|binding| {
+    // If policy admits the flow, its binding is written there.
+    context.bindings.prefetch(key.hash);
+    context.bindings.find_by_tag(&key).is_some_and(|binding| {
         (binding.address, binding.port) != (packet.dst, packet.dst_port)
             && context.conntrack.look_up(&key.key, key.hash).is_some()
     })

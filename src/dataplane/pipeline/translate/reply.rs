@@ -102,14 +102,38 @@ fn translate_reply(
     if entry.state().class() == QuotaClass::Ended && packet.opens_connection() {
         return FlowMatch::Ended;
     }
-    let Some((address, port)) = virtual_end(context, flow, !flow.from_low) else {
+    if !mark_reply(batch, i, context, flow) {
         batch.drop(i, DropReason::InvalidState);
         return FlowMatch::Dropped;
-    };
-    let kind = TranslationKind::Reply;
-    batch.translations[i] = Translation { kind, is_bound: true, address, port };
-    batch.translated.push(i as u16);
+    }
     FlowMatch::Same
+}
+
+/// Marks a packet of a translated flow that does not change the flow: a client's, if its bindings were checked in this second,
+/// or a reply. Returns false, and does nothing, for any other packet.
+#[inline(always)]
+pub(in crate::dataplane::pipeline) fn translate_plain(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    flow: &PacketFlow,
+    flow_word: FlowWord,
+) -> bool {
+    let by_client = flow_word.side(flow.from_low) == Side::Initiator;
+    match (by_client, batch.packets[i].translated) {
+        (true, true) => batch.translations[i].is_bound,
+        (false, false) => mark_reply(batch, i, context, flow),
+        _ => false,
+    }
+}
+
+/// Marks a reply for translation to its virtual address. Returns false if the flow has none.
+#[inline(always)]
+fn mark_reply(batch: &mut Batch, i: usize, context: &Context<'_>, flow: &PacketFlow) -> bool {
+    let Some((address, port)) = virtual_end(context, flow, !flow.from_low) else { return false };
+    batch.translations[i] = Translation { kind: TranslationKind::Reply, is_bound: true, address, port };
+    batch.translated.push(i as u16);
+    true
 }
 
 /// The virtual address of a translated flow, whose client is the lower end or not.

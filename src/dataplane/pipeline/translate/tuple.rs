@@ -16,6 +16,7 @@ pub(super) struct Ends {
 }
 
 /// Offset of the checksum of a transport header over the pseudo-header.
+#[inline(always)]
 pub(super) fn checksum_offset(protocol: Protocol) -> Option<usize> {
     match protocol {
         Protocol::TCP => Some(tcp::CHECKSUM_OFFSET),
@@ -25,6 +26,7 @@ pub(super) fn checksum_offset(protocol: Protocol) -> Option<usize> {
 }
 
 /// Replaces ends in the first buffer `head` of a frame. `packet` has the offsets. The CRC of SCTP stays as it is.
+#[inline(always)]
 pub(super) fn replace_ends(head: &mut [u8], packet: &Packet, ends: Ends) {
     let (l3, l4) = (usize::from(packet.l3), usize::from(packet.l4));
     let Some(ip) = head.get_mut(l3..) else { return };
@@ -43,39 +45,42 @@ pub(super) fn replace_ends(head: &mut [u8], packet: &Packet, ends: Ends) {
     update_transport(field, packet.protocol, packet.unfinished, [addresses, ports]);
 }
 
-/// Difference between two sums: the old bytes inverted, and the new ones.
+/// Difference of bytes that checksums cover: the sum of the old bytes inverted and of the new ones, "~m + m'" (RFC 1624
+/// section 3).
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Change {
-    old: Sum,
-    new: Sum,
-}
+pub(super) struct Change(Sum);
 
 impl Change {
     /// The change of these bytes to others. Both begin at an even offset of what the checksum covers.
     pub(super) fn of(old: &[u8], new: &[u8]) -> Change {
-        Change { old: Sum::default().add_bytes(old), new: Sum::default().add_bytes(new) }
+        Change(Sum::default().add_word(!Sum::default().add_bytes(old).fold()).add_bytes(new))
     }
 
+    /// The same for bytes of a known number.
+    #[inline(always)]
+    fn of_array<const N: usize>(old: [u8; N], new: [u8; N]) -> Change {
+        Change(Sum::default().add_bytes(&old.map(|byte| !byte)).add_bytes(&new))
+    }
+
+    #[inline(always)]
     fn add(self, other: Change) -> Change {
-        let plus = |one: Sum, other: Sum| one.add_word(other.fold());
-        Change { old: plus(self.old, other.old), new: plus(self.new, other.new) }
+        Change(self.0.add(other.0))
     }
 
     /// "HC' = ~(~HC + ~m + m')" (RFC 1624 section 3, equation 3).
+    #[inline(always)]
     pub(super) fn update(self, field: &mut [u8; 2]) {
-        let checksum = u16::from_be_bytes(*field);
-        let sum = Sum::default().add_word(!checksum).add_word(!self.old.fold()).add_word(self.new.fold());
-        *field = sum.finish().to_be_bytes();
+        *field = self.0.add_bytes(&field.map(|byte| !byte)).finish().to_be_bytes();
     }
 
     /// The same for a field that holds a sum that is not inverted.
     fn update_sum(self, field: &mut [u8; 2]) {
-        let sum = Sum::default().add_bytes(field).add_word(!self.old.fold()).add_word(self.new.fold());
-        *field = sum.fold().to_be_bytes();
+        *field = self.0.add_bytes(field).fold().to_be_bytes();
     }
 }
 
 /// Replaces the addresses of an IP header, and updates the header checksum of IPv4.
+#[inline(always)]
 pub(super) fn replace_addresses(ip: &mut [u8], ends: Ends) -> Change {
     let mut change = Change::default();
     let is_ipv4 = ip.first().is_some_and(|byte| byte >> 4 == 4);
@@ -86,14 +91,14 @@ pub(super) fn replace_addresses(ip: &mut [u8], ends: Ends) -> Change {
                 continue;
             };
             let new = (address as u32).to_be_bytes();
-            change = change.add(Change::of(place, &new));
+            change = change.add(Change::of_array(*place, new));
             *place = new;
         } else if !is_ipv4 && !is_v4(address) {
             let Some(place) = ip.get_mut(at_v6..).and_then(|rest| rest.first_chunk_mut::<16>()) else {
                 continue;
             };
             let new = address.to_be_bytes();
-            change = change.add(Change::of(place, &new));
+            change = change.add(Change::of_array(*place, new));
             *place = new;
         }
     }
@@ -104,6 +109,7 @@ pub(super) fn replace_addresses(ip: &mut [u8], ends: Ends) -> Change {
 }
 
 /// Replaces the ports of a transport header.
+#[inline(always)]
 pub(super) fn replace_ports(transport: &mut [u8], ends: Ends) -> Change {
     let mut change = Change::default();
     for (end, at) in [(ends.src, 0), (ends.dst, 2)] {
@@ -112,7 +118,7 @@ pub(super) fn replace_ports(transport: &mut [u8], ends: Ends) -> Change {
             continue;
         };
         let new = port.to_be_bytes();
-        change = change.add(Change::of(place, &new));
+        change = change.add(Change::of_array(*place, new));
         *place = new;
     }
     change
@@ -120,6 +126,7 @@ pub(super) fn replace_ports(transport: &mut [u8], ends: Ends) -> Change {
 
 /// Updates a transport checksum by the changes of addresses and ports. An unfinished one holds the sum over the
 /// pseudo-header, which has no ports.
+#[inline(always)]
 pub(super) fn update_transport(
     field: &mut [u8; 2],
     protocol: Protocol,

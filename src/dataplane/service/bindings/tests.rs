@@ -27,7 +27,7 @@ fn bind(bindings: &Bindings, key: &BindingKey, to: (Address, u16), now_ms: u32, 
 
 #[test]
 fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     for number in 0..4 {
         let forward = key(BindingKind::Forward, number, number);
         bind(&bindings, &forward, (7, 8080), 5000, 9);
@@ -47,7 +47,7 @@ fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
 
 #[test]
 fn a_refresh_keeps_time_and_revision() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     let key = key(BindingKind::Forward, 1, 1);
     bind(&bindings, &key, (7, 8080), 0, 1);
     let found = bindings.find(&key).unwrap();
@@ -82,7 +82,7 @@ fn found(bindings: &Bindings, numbers: std::ops::Range<u64>) -> Vec<u64> {
 
 #[test]
 fn ports_without_end_take_no_slot_from_one_with_fewer_bindings() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     fill(&bindings, 0..2, PortId(1), |_| QuotaClass::Unassured);
     for round in 1..20 {
         let first = round * 100;
@@ -95,14 +95,14 @@ fn ports_without_end_take_no_slot_from_one_with_fewer_bindings() {
 
 #[test]
 fn an_assured_flow_keeps_its_binding_even_from_its_own_port() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     let class = |number| if number < 4 { QuotaClass::Assured } else { QuotaClass::Unassured };
     fill(&bindings, 0..4, PortId(1), class);
     fill(&bindings, 100..200, PortId(1), class);
     fill(&bindings, 200..300, PortId(2), class);
     assert_eq!(found(&bindings, 0..100), [0, 1, 2, 3]);
     // A set of assured flows has no slot for another.
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     assert_eq!(fill(&bindings, 0..100, PortId(1), |_| QuotaClass::Assured), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert!(fill(&bindings, 100..110, PortId(2), |_| QuotaClass::Assured).is_empty());
     // Flows that have ended give theirs.
@@ -113,7 +113,7 @@ fn an_assured_flow_keeps_its_binding_even_from_its_own_port() {
 
 #[test]
 fn an_unused_binding_does_not_count_as_checked_when_its_revision_returns() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     let (key, revision) = (key(BindingKind::Forward, 1, 1), 7);
     bind(&bindings, &key, (1, 1), 0, revision);
     let binding = bindings.find(&key).unwrap();
@@ -125,7 +125,7 @@ fn an_unused_binding_does_not_count_as_checked_when_its_revision_returns() {
 
 #[test]
 fn a_slot_that_was_left_half_written_is_empty_afterwards() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     let (whole, torn) = (key(BindingKind::Forward, 1, 1), key(BindingKind::Forward, 2, 2));
     bind(&bindings, &whole, (1, 1), 0, 0);
     bind(&bindings, &torn, (2, 2), 0, 0);
@@ -142,7 +142,7 @@ fn a_slot_that_was_left_half_written_is_empty_afterwards() {
 
 #[test]
 fn services_are_awaited_for_a_while_from_the_first_packet_on() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     bind(&bindings, &key(BindingKind::Forward, 1, 1), (1, 1), 0, 0);
     let bindings = Bindings::of(bindings.slots);
     let start = u32::MAX - 1000;
@@ -158,7 +158,7 @@ fn services_are_awaited_for_a_while_from_the_first_packet_on() {
 
 #[test]
 fn readers_never_see_half_of_a_binding() {
-    let bindings = Bindings::new(1).unwrap();
+    let bindings = Bindings::new(1, false).unwrap();
     let keys: Vec<BindingKey> = (0..40).map(|number| key(BindingKind::Forward, number, 1)).collect();
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ proptest! {
     fn bindings_agree_with_a_map(
         steps in prop::collection::vec((0..60u64, 0..4u64, any::<bool>(), any::<u128>()), 1..200),
     ) {
-        let bindings = Bindings::new(1).unwrap();
+        let bindings = Bindings::new(1, false).unwrap();
         let mut model = BTreeMap::new();
         for (number, set, removes, address) in steps {
             let key = key(BindingKind::Forward, number, set << 20 | set);
