@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::dataplane::conntrack::Key;
 use crate::net::address::from_v4;
 
 /// Key of a client's port and a virtual address, over IPv4 or IPv6, in set `set`.

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Bindings, Held, WAYS};
+use super::slot::Held;
+use super::{Bindings, WAYS};
 use crate::dataplane::conntrack::QuotaClass;
 use crate::ids::PortId;
 
