@@ -13,7 +13,8 @@ SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runner that executes test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 # Tests of namespaces that run once with pods on veth pairs, and once with pods on tap devices (PALISADE_PORTS=tap).
-BOTH_KINDS := process:: traffic:: demo:: live:: uplink::
+# Agents and clients outside are the same to both.
+BOTH_KINDS := process:: traffic:: demo:: live:: uplink:: --skip uplink::agent --skip uplink::services
 BINARY    := target/release/palisade
 CARGO_DEB := 3.8.0
 # Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
