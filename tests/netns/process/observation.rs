@@ -100,7 +100,9 @@ fn times_of_workers_describe_the_traffic_of_the_period() {
     assert!(pings.status.success());
     let times = rig.switch.client().worker_times().unwrap().remove(0).since(&before);
     assert!((400..500).contains(&times.received), "{times:?}");
-    assert_eq!(times.latency.iter().map(|(_, count)| count).sum::<u64>(), times.received);
+    // A frame of a pod's kernel may come while the counters are read.
+    let latencies: u64 = times.latency.iter().map(|(_, count)| count).sum();
+    assert!(latencies.abs_diff(times.received) < 4, "{times:?}");
     assert!(times.busy_ns > 0 && times.busy_ns < times.clock_ns, "{times:?}");
     assert!(times.stage_frames > 0 && times.stage_frames < times.received / 8, "one batch in 64: {times:?}");
     assert!(times.stages.iter().all(|stage| stage.ns > 0), "{times:?}");
