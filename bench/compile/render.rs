@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use palisade::policy::objects::Object;
 use palisade::policy::{Change, Compiler, Options};
-use palisade::render::{Format, Part, RenderOptions, difference, render};
+use palisade::render::{ClusterState, Format, Part, RenderOptions, difference, render};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -17,18 +17,27 @@ pub(crate) fn measure(pods: usize, format: Format) -> Value {
     let objects = cluster.objects();
     let options = RenderOptions::default();
     let start = Instant::now();
-    let mut compiler = Compiler::from_objects(objects, Options::default());
+    let mut compiler = Compiler::from_objects(objects.iter().cloned(), Options::default());
     let compiled = ms(start);
-    let parts = render(format, compiler.tables(), &options).expect("the format expresses the cluster");
+    let state = ClusterState { tables: compiler.tables(), objects: &objects };
+    let parts = render(format, state, &options).expect("the format expresses the cluster");
     let time = ms(start);
     let old = compiler.tables().clone();
     let changed = cluster.any_pod(false);
     let mut pod = cluster.pods[changed].clone();
     pod.labels.clear();
+    let new_objects: Vec<Object> = objects
+        .iter()
+        .map(|object| match object {
+            Object::Pod(old) if old.name == pod.name => Object::Pod(pod.clone()),
+            other => other.clone(),
+        })
+        .collect();
     compiler.apply(Change::Upsert(Object::Pod(pod)));
+    let old = ClusterState { tables: &old, objects: &objects };
+    let new = ClusterState { tables: compiler.tables(), objects: &new_objects };
     let start = Instant::now();
-    let change =
-        difference(format, &old, compiler.tables(), &options).expect("the format expresses the cluster");
+    let change = difference(format, old, new, &options).expect("the format expresses the cluster");
     json!({
         "pods": pods, "policies": cluster.policies(), "ms": time, "compile_ms": compiled, "bytes": bytes(&parts),
         "lines": lines(&parts), "change_ms": ms(start), "change_lines": lines(&change),

@@ -123,13 +123,21 @@ pub(super) fn compile_with_names(
     paths: &[PathBuf],
     node: Option<&String>,
 ) -> Result<(RuleTables, GroupNames), CliError> {
+    let (tables, objects) = compile_with_objects(paths, node)?;
+    Ok((tables, GroupNames::of(objects.iter())))
+}
+
+/// Compiles manifests, or reads compiled tables, which have no objects. Prints warnings to standard error.
+pub(super) fn compile_with_objects(
+    paths: &[PathBuf],
+    node: Option<&String>,
+) -> Result<(RuleTables, Vec<Object>), CliError> {
     let sources = files::load(paths).map_err(Rejected::Files)?;
     let compiled = load_sources(&sources, &LoadOptions { node: node.cloned() })?;
     warn(&compiled.warnings);
     compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
-    // Compiled tables have no objects, and no labels to name pods by.
     let objects = read_objects(&sources).map(|parsed| parsed.objects).unwrap_or_default();
-    Ok((compiled.tables, GroupNames::of(objects.iter().map(|(object, _)| object))))
+    Ok((compiled.tables, objects.into_iter().map(|(object, _)| object).collect()))
 }
 
 /// Builds an evaluator of the tables of the running switch: of empty ones, with a note, if it has none.

@@ -1,40 +1,40 @@
 //! Command `palisade render`: prints manifests in the terms of other systems.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{CliError, manifests, output};
-use crate::render::{self, Format, Part, RenderOptions};
+use crate::policy::objects::Object;
+use crate::render::{self, ClusterState, Format, Part, RenderOptions};
 use crate::tables::{PodName, RuleTables};
 
-/// Print the same policy in the terms of another system
-///
-/// Compiles manifests once, as for the switch, and prints rules with which the kernel's packet filter decides
-/// the same. The output follows from the manifests alone. It needs no running switch and no privilege. A policy that
-/// a format cannot express is refused by name, never weakened.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Formats:
-  nftables   one input of nft -f, which replaces the tables of palisade in one transaction
-  iptables   inputs of ipset restore, iptables-restore and ip6tables-restore, in the shape of Calico's Felix
-  all        every format, each in files of its own
-
+const EXAMPLES: &str = "\
 Examples:
   palisade render --to nftables policies/ | nft -f -                 enforce with the kernel's nftables
   palisade render --to nftables --since old/ new/                    only the change from one state to another
   palisade render --to iptables policies/ -o rules/                  one file for each program
-  palisade render --to nftables --pod default/db policies/           rules of one pod")]
+  palisade render --to nftables --pod default/db policies/           rules of one pod";
+
+/// Print the same policy in the terms of another system
+///
+/// Compiles manifests once, as for the switch, and prints rules with which another system decides the same. The
+/// output follows from the manifests alone. It needs no running switch and no privilege. A policy that a format cannot
+/// express is refused by name, never weakened.
+#[derive(Debug, Args)]
+#[command(after_help = after_help())]
 pub(super) struct RenderArguments {
     /// Files or directories of manifests; - is standard input
     #[arg(required = true, value_name = "FILE|DIR|-")]
     manifests: Vec<PathBuf>,
     /// System in whose terms to print
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    to: Target,
+    #[arg(long, value_parser = FormatParser, value_name = "FORMAT")]
+    to: &'static [Format],
     /// Only the rules of this pod
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pod: Option<PodName>,
@@ -52,22 +52,40 @@ pub(super) struct RenderArguments {
     output: Option<PathBuf>,
 }
 
-/// Formats, and all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Target {
-    Nftables,
-    Iptables,
-    All,
+/// Parses formats: one by its name, or all of them.
+#[derive(Debug, Clone)]
+struct FormatParser;
+
+impl TypedValueParser for FormatParser {
+    type Value = &'static [Format];
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        let names = PossibleValuesParser::new(names().map(|(name, _)| name));
+        let name = names.parse_ref(command, argument, value)?;
+        let one = Format::ALL.iter().find(|format| format.describe().0 == name);
+        Ok(one.map_or(&Format::ALL, std::slice::from_ref))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(names().map(|(name, _)| PossibleValue::new(name))))
+    }
 }
 
-impl Target {
-    fn formats(self) -> &'static [Format] {
-        match self {
-            Target::Nftables => &[Format::Nftables],
-            Target::Iptables => &[Format::Iptables],
-            Target::All => &[Format::Nftables, Format::Iptables],
-        }
-    }
+/// Names of formats on the command line, and their descriptions.
+fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let formats = Format::ALL.iter().map(|format| format.describe());
+    formats.chain([("all", "every format, each in files of its own")])
+}
+
+/// Help after the options: the formats and examples.
+fn after_help() -> String {
+    let lines: Vec<String> = names().map(|(name, text)| format!("  {name:<15} {text}\n")).collect();
+    format!("Formats:\n{}\n{EXAMPLES}", lines.concat())
 }
 
 pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> {
@@ -75,16 +93,18 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         pod: arguments.pod.clone(),
         interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
     };
-    let compile = |paths: &[PathBuf]| -> Result<RuleTables, CliError> {
-        Ok(manifests::compile(paths, arguments.node.as_ref())?.tables)
+    let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
+        let (tables, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;
+        objects.retain(|object| !object.is_audited());
+        Ok((tables, objects))
     };
     let new = compile(&arguments.manifests)?;
     let old = if arguments.since.is_empty() { None } else { Some(compile(&arguments.since)?) };
     let mut parts = Vec::new();
-    for &format in arguments.to.formats() {
+    for &format in arguments.to {
         let rendered = match &old {
-            None => render::render(format, &new, &options),
-            Some(old) => render::difference(format, old, &new, &options),
+            None => render::render(format, state(&new), &options),
+            Some(old) => render::difference(format, state(old), state(&new), &options),
         };
         parts.extend(rendered.map_err(|error| CliError::Message(error.to_string()))?);
     }
@@ -93,6 +113,10 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         None => output::text(&listing(&parts))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn state((tables, objects): &(RuleTables, Vec<Object>)) -> ClusterState<'_> {
+    ClusterState { tables, objects }
 }
 
 /// The only part as it is, or all parts below the names of their files.

@@ -14,6 +14,7 @@ pub use output::{Part, RenderError, RenderOptions};
 
 use plan::{Family, Plan};
 
+use crate::policy::objects::Object;
 use crate::tables::{PodName, RuleTables};
 
 /// System whose terms are printed.
@@ -25,51 +26,99 @@ pub enum Format {
     Iptables,
 }
 
-/// Renders tables, which have passed their check.
-pub fn render(
-    format: Format,
-    tables: &RuleTables,
-    options: &RenderOptions,
-) -> Result<Vec<Part>, RenderError> {
-    let plans = plans(tables, options)?;
-    Ok(match format {
-        Format::Nftables => nftables::Ruleset::new(&plans, options).parts(),
-        Format::Iptables => iptables::State::new(&plans, options)?.parts(),
-    })
+impl Format {
+    /// All formats, in the order of printing.
+    pub const ALL: [Format; 2] = [Format::Nftables, Format::Iptables];
+
+    /// Name on the command line, and what it prints.
+    pub fn describe(self) -> (&'static str, &'static str) {
+        match self {
+            Format::Nftables => {
+                ("nftables", "one input of nft -f, which replaces the tables of palisade in one transaction")
+            }
+            Format::Iptables => (
+                "iptables",
+                "inputs of ipset restore, iptables-restore and ip6tables-restore, in the shape of Calico's Felix",
+            ),
+        }
+    }
 }
 
-/// Renders the change from one state of the tables to another, for a kernel that has the first.
-pub fn difference(
+/// Compiled tables, and the objects from which they come.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterState<'a> {
+    /// Tables, which have passed their check.
+    pub tables: &'a RuleTables,
+    /// Objects of policy: more than the tables are about if these are of one node.
+    pub objects: &'a [Object],
+}
+
+/// State in the terms of one system.
+trait Rendering: Sized {
+    /// State in these terms: empty if the chosen pod is not in it.
+    fn new(state: ClusterState, options: &RenderOptions) -> Result<Self, RenderError>;
+
+    /// Whole state.
+    fn parts(&self) -> Vec<Part>;
+
+    /// Change from another state to this.
+    fn parts_since(&self, old: &Self) -> Vec<Part>;
+}
+
+/// Renders a state.
+pub fn render(
     format: Format,
-    old: &RuleTables,
-    new: &RuleTables,
+    state: ClusterState,
     options: &RenderOptions,
 ) -> Result<Vec<Part>, RenderError> {
-    let chosen = |tables: &RuleTables| options.pod.as_ref().is_none_or(|pod| tables.pods.contains_key(pod));
+    rendered(format, None, state, options)
+}
+
+/// Renders the change from one state to another, for a system that has the first.
+pub fn difference(
+    format: Format,
+    old: ClusterState,
+    new: ClusterState,
+    options: &RenderOptions,
+) -> Result<Vec<Part>, RenderError> {
+    rendered(format, Some(old), new, options)
+}
+
+fn rendered(
+    format: Format,
+    old: Option<ClusterState>,
+    new: ClusterState,
+    options: &RenderOptions,
+) -> Result<Vec<Part>, RenderError> {
     // The pod may exist on one side only.
-    let plans_of = |tables: &RuleTables, other: &RuleTables| {
-        if chosen(tables) || !chosen(other) { plans(tables, options) } else { Ok(Default::default()) }
-    };
-    let (old, new) = (plans_of(old, new)?, plans_of(new, old)?);
-    Ok(match format {
-        Format::Nftables => {
-            nftables::Ruleset::new(&new, options).parts_since(&nftables::Ruleset::new(&old, options))
-        }
-        Format::Iptables => {
-            iptables::State::new(&new, options)?.parts_since(&iptables::State::new(&old, options)?)
-        }
+    let has = |pod: &PodName| old.iter().chain([&new]).any(|state| state.tables.pods.contains_key(pod));
+    if let Some(pod) = options.pod.as_ref().filter(|pod| !has(pod)) {
+        return Err(RenderError::UnknownPod(pod.clone()));
+    }
+    check_interfaces(&options.interfaces)?;
+    match format {
+        Format::Nftables => parts::<nftables::Ruleset>(old, new, options),
+        Format::Iptables => parts::<iptables::State>(old, new, options),
+    }
+}
+
+fn parts<R: Rendering>(
+    old: Option<ClusterState>,
+    new: ClusterState,
+    options: &RenderOptions,
+) -> Result<Vec<Part>, RenderError> {
+    let new = R::new(new, options)?;
+    Ok(match old {
+        None => new.parts(),
+        Some(old) => new.parts_since(&R::new(old, options)?),
     })
 }
 
 /// Plans of both families.
 type Plans = [Plan; 2];
 
-fn plans(tables: &RuleTables, options: &RenderOptions) -> Result<Plans, RenderError> {
-    if let Some(pod) = options.pod.as_ref().filter(|pod| !tables.pods.contains_key(pod)) {
-        return Err(RenderError::UnknownPod(pod.clone()));
-    }
-    check_interfaces(&options.interfaces)?;
-    Ok(Family::ALL.map(|family| Plan::new(tables, family, options.pod.as_ref())))
+fn plans(tables: &RuleTables, options: &RenderOptions) -> Plans {
+    Family::ALL.map(|family| Plan::new(tables, family, options.pod.as_ref()))
 }
 
 /// Longest name of an interface (`IFNAMSIZ` of linux/if.h, without the final NUL).

@@ -17,6 +17,7 @@ use ipnet::IpNet;
 
 use super::plan::{AddressSet, Endpoint, Family, Plan, comment, digest};
 use crate::render::output::{Part, RenderError, RenderOptions};
+use crate::render::{ClusterState, Rendering, plans};
 use dispatch::{Entry, Side};
 
 /// Bit of the packet mark for accepted packets: the first of Felix's `IptablesMarkMask`.
@@ -49,10 +50,10 @@ struct Chains {
     raw: BTreeMap<String, Vec<String>>,
 }
 
-impl State {
-    pub(super) fn new(plans: &[Plan; 2], options: &RenderOptions) -> Result<State, RenderError> {
+impl Rendering for State {
+    fn new(cluster: ClusterState, options: &RenderOptions) -> Result<State, RenderError> {
         let mut state = State::default();
-        for (index, (plan, family)) in plans.iter().zip(Family::ALL).enumerate() {
+        for (index, (plan, family)) in plans(cluster.tables, options).iter().zip(Family::ALL).enumerate() {
             let mut chains = Chains::default();
             for (name, set) in &plan.sets {
                 let short = state.set_name(family, name)?;
@@ -67,11 +68,17 @@ impl State {
         Ok(state)
     }
 
-    /// The whole, for a kernel without it: the difference from nothing.
-    pub(super) fn parts(&self) -> Vec<Part> {
+    /// Inputs for a kernel without this state: the difference from nothing.
+    fn parts(&self) -> Vec<Part> {
         self.parts_since(&State::default())
     }
 
+    fn parts_since(&self, old: &State) -> Vec<Part> {
+        self.inputs_since(old)
+    }
+}
+
+impl State {
     /// Short name that stands for `full` after `prefix`. The kernel's names have at most 28 characters for chains
     /// and 31 for sets.
     fn short_name(&mut self, prefix: &str, full: &str) -> Result<String, RenderError> {

@@ -8,7 +8,7 @@ use crate::render::output::Part;
 
 impl State {
     /// Inputs that lead from `old` to this state.
-    pub(in crate::render) fn parts_since(&self, old: &State) -> Vec<Part> {
+    pub(super) fn inputs_since(&self, old: &State) -> Vec<Part> {
         let mut sets = "# 1. Load with: ipset -exist restore -file FILE\n".to_owned();
         for (name, set) in &self.sets {
             let before = old.sets.get(name).map(|set| &set.entries);

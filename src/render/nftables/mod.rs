@@ -13,7 +13,8 @@ use std::net::IpAddr;
 
 use super::plan::{AclPlan, Family, Peers, Plan, PlanRule, Span, comment};
 use crate::net::flow::Protocol;
-use crate::render::output::{Part, RenderOptions};
+use crate::render::output::{Part, RenderError, RenderOptions};
+use crate::render::{ClusterState, Rendering, plans};
 use crate::tables::{Direction, Verdict};
 use collection::{Collection, Key};
 
@@ -44,17 +45,21 @@ struct Chain {
     rules: Vec<String>,
 }
 
-impl Ruleset {
-    pub(super) fn new(plans: &[Plan; 2], options: &RenderOptions) -> Ruleset {
-        let [v4, v6] = plans;
-        Ruleset { tables: [Table::new(v4, Family::V4, options), Table::new(v6, Family::V6, options)] }
+impl Rendering for Ruleset {
+    fn new(state: ClusterState, options: &RenderOptions) -> Result<Ruleset, RenderError> {
+        let [v4, v6] = plans(state.tables, options);
+        Ok(Ruleset { tables: [Table::new(&v4, Family::V4, options), Table::new(&v6, Family::V6, options)] })
     }
 
-    /// The whole, which replaces both tables.
-    pub(super) fn parts(&self) -> Vec<Part> {
+    /// Input that replaces both tables.
+    fn parts(&self) -> Vec<Part> {
         let mut text = "# Load with: nft -f FILE. The tables are replaced at once.\n".to_owned();
         self.tables.iter().for_each(|table| table.print(&mut text));
         vec![Part { file: FILE, text }]
+    }
+
+    fn parts_since(&self, old: &Ruleset) -> Vec<Part> {
+        self.transaction_since(old)
     }
 }
 

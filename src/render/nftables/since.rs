@@ -7,7 +7,7 @@ use crate::render::output::Part;
 
 impl Ruleset {
     /// Transaction that leads from `old` to this ruleset.
-    pub(in crate::render) fn parts_since(&self, old: &Ruleset) -> Vec<Part> {
+    pub(super) fn transaction_since(&self, old: &Ruleset) -> Vec<Part> {
         let mut text = "# Load with: nft -f FILE. All changes take effect at once.\n".to_owned();
         self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.print_since(old, &mut text));
         vec![Part { file: FILE, text }]

@@ -6,13 +6,15 @@ mod nft;
 mod xtables;
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::net::IpAddr;
 
 use nft::Nft;
 use palisade::net::flow::FlowKey;
+use palisade::policy::objects::Object;
 use palisade::policy::testcase::ProbeExpansion;
 use palisade::policy::{Compiler, Options};
-use palisade::render::{Format, Part, RenderOptions, difference, render};
+use palisade::render::{ClusterState, Format, Part, RenderOptions, difference, render};
 use palisade::tables::{Classifier, PodName, RuleTables};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -22,43 +24,59 @@ use xtables::Xtables;
 use crate::conformance::{corpus, own_cases, read};
 use crate::incremental_compile::{History, flow, history};
 
-const FORMATS: [Format; 2] = [Format::Nftables, Format::Iptables];
 /// Number of random histories.
 const HISTORIES: usize = if cfg!(debug_assertions) { 150 } else { 3_000 };
 
-/// Kernel state of both systems.
-#[derive(Debug, Default, PartialEq)]
-struct Kernel {
-    nft: Nft,
-    xtables: Xtables,
+/// System that has loaded its rules. Its debug text is its state.
+trait System: Debug {
+    /// Loads parts of a whole or of a difference.
+    fn load(&mut self, parts: &[Part]);
+
+    /// Tests whether a flow passes that comes in at the first interface and leaves by the second.
+    fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool;
 }
 
-impl Kernel {
-    fn of(tables: &RuleTables, options: &RenderOptions) -> Kernel {
-        let mut kernel = Kernel::default();
-        FORMATS.iter().for_each(|format| kernel.load(&render(*format, tables, options).unwrap()));
-        kernel
+/// Interpreters by format.
+fn system(format: Format) -> Box<dyn System> {
+    match format {
+        Format::Nftables => Box::<Nft>::default(),
+        Format::Iptables => Box::<Xtables>::default(),
+    }
+}
+
+/// State of each system.
+#[derive(Debug)]
+struct Systems(Vec<(Format, Box<dyn System>)>);
+
+impl Systems {
+    fn of(state: ClusterState, options: &RenderOptions) -> Systems {
+        let mut systems = Systems(Format::ALL.map(|format| (format, system(format))).into());
+        systems.load(|format| render(format, state, options).unwrap());
+        systems
     }
 
-    fn load(&mut self, parts: &[Part]) {
-        for part in parts {
-            match part.file {
-                "palisade.nft" => self.nft.load(&part.text),
-                file => self.xtables.load(file, &part.text),
-            }
-        }
+    fn load(&mut self, parts: impl Fn(Format) -> Vec<Part>) {
+        self.0.iter_mut().for_each(|(format, system)| system.load(&parts(*format)));
     }
 
-    /// Asserts that both systems decide as the tables.
+    /// Asserts that each system decides as the tables.
     fn compare(&self, classifier: &Classifier, flow: &FlowKey, options: &RenderOptions) {
         let expected = classifier.decide_flow(flow).is_allow();
         let interface = |address: IpAddr| {
             let pod = classifier.pod_at(address).and_then(|pod| options.interfaces.get(pod));
             pod.map_or("uplink", String::as_str)
         };
-        assert_eq!(self.nft.passes(flow), expected, "nftables: {flow}");
         let interfaces = [interface(flow.src), interface(flow.dst)];
-        assert_eq!(self.xtables.passes(flow, interfaces), expected, "iptables: {flow} {interfaces:?}");
+        for (format, system) in &self.0 {
+            assert_eq!(system.passes(flow, interfaces), expected, "{format:?}: {flow} {interfaces:?}");
+        }
+    }
+
+    /// Asserts that the states are the same.
+    fn assert_same(&self, other: &Systems) {
+        for ((format, left), (_, right)) in self.0.iter().zip(&other.0) {
+            assert_eq!(format!("{left:?}"), format!("{right:?}"), "{format:?}: a difference and the whole");
+        }
     }
 }
 
@@ -80,10 +98,10 @@ fn compare_file(path: &std::path::Path) -> usize {
         let classifier = Classifier::new(tables).unwrap();
         let (without, with) = (RenderOptions::default(), some_interfaces(tables, &classifier));
         let options = if number % 2 == 0 { without } else { with };
-        let kernel = Kernel::of(tables, &options);
+        let systems = Systems::of(ClusterState { tables, objects: expansion.objects() }, &options);
         for probe in &case.probes {
             for flow in expansion.flows(probe).unwrap() {
-                kernel.compare(&classifier, &flow, &options);
+                systems.compare(&classifier, &flow, &options);
             }
             probes += 1;
         }
@@ -112,33 +130,36 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
     let (mut flows, mut changes) = (BTreeMap::new(), 0);
     for _ in 0..HISTORIES {
         let mut replayed = History::new();
-        let mut before: Option<(RuleTables, Kernel, RenderOptions)> = None;
+        let mut before: Option<(RuleTables, Vec<Object>, Systems)> = None;
         for (step, picks) in history().new_tree(&mut runner).unwrap().current() {
             replayed.apply(step);
             let tables = &replayed.tables;
+            let objects: Vec<Object> = replayed.objects.values().cloned().collect();
+            let state = ClusterState { tables, objects: &objects };
             // The numbers of an incremental compile do not show.
-            let scratch = Compiler::from_objects(replayed.objects.values().cloned(), Options::default());
+            let scratch = Compiler::from_objects(objects.iter().cloned(), Options::default());
+            let scratch = ClusterState { tables: scratch.tables(), objects: &objects };
             let options = some_interfaces(tables, &replayed.classifier);
-            for format in FORMATS {
-                let whole = render(format, tables, &options).unwrap();
-                assert_eq!(whole, render(format, scratch.tables(), &options).unwrap());
+            for format in Format::ALL {
+                let whole = render(format, state, &options).unwrap();
+                assert_eq!(whole, render(format, scratch, &options).unwrap());
             }
-            let kernel = Kernel::of(tables, &options);
+            let systems = Systems::of(state, &options);
             let addresses = replayed.addresses();
             for pick in picks {
                 let flow = flow(&addresses, pick);
-                kernel.compare(&replayed.classifier, &flow, &options);
+                systems.compare(&replayed.classifier, &flow, &options);
                 *flows.entry(replayed.classifier.decide_flow(&flow).is_allow()).or_insert(0) += 1;
             }
-            if let Some((old, mut changed, same)) = before.take() {
-                for format in FORMATS {
-                    changed.load(&difference(format, &old, tables, &same).unwrap());
-                }
-                assert_eq!(changed, Kernel::of(tables, &same), "a difference and the whole");
+            let same = RenderOptions::default();
+            let whole = Systems::of(state, &same);
+            if let Some((tables, objects, mut changed)) = before.take() {
+                let old = ClusterState { tables: &tables, objects: &objects };
+                changed.load(|format| difference(format, old, state, &same).unwrap());
+                changed.assert_same(&whole);
                 changes += 1;
             }
-            let valid = RenderOptions::default();
-            before = Some((tables.clone(), Kernel::of(tables, &valid), valid));
+            before = Some((tables.clone(), objects, whole));
         }
     }
     assert!(flows.len() == 2 && flows.values().all(|count| *count > HISTORIES), "{flows:?}");
@@ -152,16 +173,21 @@ fn a_rendering_of_one_pod_has_its_rules_alone() {
     let expansion = ProbeExpansion::new(case);
     let compiler = Compiler::from_objects(expansion.objects().iter().cloned(), Options::default());
     let tables = compiler.tables();
+    let objects = expansion.objects();
+    let state = ClusterState { tables, objects };
     for pod in tables.pods.keys() {
         let options = RenderOptions { pod: Some(pod.clone()), interfaces: BTreeMap::new() };
         let mut alone = tables.clone();
         let others: Vec<PodName> = tables.pods.keys().filter(|other| *other != pod).cloned().collect();
         others.iter().for_each(|other| _ = alone.pods.remove(other));
-        for format in FORMATS {
-            let of_pod = render(format, tables, &options).unwrap();
-            assert_eq!(of_pod, render(format, &alone, &RenderOptions::default()).unwrap());
+        for format in Format::ALL {
+            let of_pod = render(format, state, &options).unwrap();
+            let alone = ClusterState { tables: &alone, objects };
+            assert_eq!(of_pod, render(format, alone, &RenderOptions::default()).unwrap());
         }
     }
     let unknown = RenderOptions { pod: Some(PodName::new("no", "pod")), interfaces: BTreeMap::new() };
-    assert!(render(Format::Nftables, tables, &unknown).unwrap_err().to_string().contains("no/pod"));
+    for format in Format::ALL {
+        assert!(render(format, state, &unknown).unwrap_err().to_string().contains("no/pod"));
+    }
 }

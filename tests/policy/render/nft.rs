@@ -7,6 +7,9 @@ use std::net::IpAddr;
 use std::vec::IntoIter;
 
 use palisade::net::flow::{FlowKey, Protocol};
+use palisade::render::Part;
+
+use super::System;
 
 /// Tables by name, with the family.
 #[derive(Debug, Default, PartialEq)]
@@ -128,7 +131,7 @@ fn skip_ends(tokens: &mut Tokens) {
 
 impl Nft {
     /// Runs the commands of a file, which all must succeed, and checks references.
-    pub(super) fn load(&mut self, text: &str) {
+    fn run_file(&mut self, text: &str) {
         let mut tokens = tokens(text);
         loop {
             skip_ends(&mut tokens);
@@ -217,9 +220,15 @@ impl Nft {
             (verb, kind) => panic!("{verb} {kind}"),
         }
     }
+}
 
-    /// Tells whether the forward hook lets the first packet of a flow pass.
-    pub(super) fn passes(&self, flow: &FlowKey) -> bool {
+impl System for Nft {
+    fn load(&mut self, parts: &[Part]) {
+        parts.iter().for_each(|part| self.run_file(&part.text));
+    }
+
+    /// Runs the chain at the forward hook.
+    fn passes(&self, flow: &FlowKey, _: [&str; 2]) -> bool {
         let name = if flow.src.is_ipv4() { "ip palisade" } else { "ip6 palisade" };
         let Some(table) = self.tables.get(name) else { return true };
         // A base chain that ends without a verdict has its policy, which is to accept.

@@ -6,6 +6,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
+use palisade::render::Part;
+
+use super::System;
 
 /// Sets, and chains of both families.
 #[derive(Debug, Default, PartialEq)]
@@ -70,9 +73,25 @@ enum End {
     Returned,
 }
 
+impl System for Xtables {
+    /// Runs the files in the order of their comments.
+    fn load(&mut self, parts: &[Part]) {
+        parts.iter().for_each(|part| self.run_file(part.file, &part.text));
+    }
+
+    /// Runs the chain for forwarded packets.
+    fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool {
+        let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut packet = Packet { flow, interfaces, mark: 0x4000 };
+        let end = self.run(chains, "palisade-forward", &mut packet);
+        assert_eq!(packet.mark & !0x1_0000, 0x4000, "the mark of others changes");
+        end == End::Returned
+    }
+}
+
 impl Xtables {
-    /// Runs the parts of a rendering, in the order of their comments.
-    pub(super) fn load(&mut self, file: &str, text: &str) {
+    /// Runs one file.
+    fn run_file(&mut self, file: &str, text: &str) {
         match file {
             "palisade.ipset" | "palisade.ipset-unused" => text.lines().for_each(|line| self.ipset(line)),
             "palisade.iptables" => restore(&mut self.v4, text),
@@ -108,16 +127,6 @@ impl Xtables {
             }
             _ => panic!("{line}"),
         }
-    }
-
-    /// Tells whether the chain for forwarded packets lets the first packet of a flow pass, from and to these
-    /// interfaces.
-    pub(super) fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool {
-        let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
-        let mut packet = Packet { flow, interfaces, mark: 0x4000 };
-        let end = self.run(chains, "palisade-forward", &mut packet);
-        assert_eq!(packet.mark & !0x1_0000, 0x4000, "the mark of others changes");
-        end == End::Returned
     }
 
     fn run(&self, chains: &Tables, chain: &str, packet: &mut Packet<'_>) -> End {
