@@ -7,15 +7,16 @@ mod iptables;
 mod nftables;
 mod output;
 mod plan;
+mod rendering;
 
 use std::collections::BTreeMap;
 
 pub use output::{Part, RenderError, RenderOptions};
+pub use rendering::ClusterState;
 
-use plan::{Family, Plan};
+use rendering::Rendering;
 
-use crate::policy::objects::Object;
-use crate::tables::{PodName, RuleTables};
+use crate::tables::PodName;
 
 /// System whose terms are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,27 +43,6 @@ impl Format {
             ),
         }
     }
-}
-
-/// Compiled tables, and the objects from which they come.
-#[derive(Debug, Clone, Copy)]
-pub struct ClusterState<'a> {
-    /// Tables, which have passed their check.
-    pub tables: &'a RuleTables,
-    /// Objects of policy: more than the tables are about if these are of one node.
-    pub objects: &'a [Object],
-}
-
-/// State in the terms of one system.
-trait Rendering: Sized {
-    /// State in these terms: empty if the chosen pod is not in it.
-    fn new(state: ClusterState, options: &RenderOptions) -> Result<Self, RenderError>;
-
-    /// Whole state.
-    fn parts(&self) -> Vec<Part>;
-
-    /// Change from another state to this.
-    fn parts_since(&self, old: &Self) -> Vec<Part>;
 }
 
 /// Renders a state.
@@ -112,13 +92,6 @@ fn parts<R: Rendering>(
         None => new.parts(),
         Some(old) => new.parts_since(&R::new(old, options)?),
     })
-}
-
-/// Plans of both families.
-type Plans = [Plan; 2];
-
-fn plans(tables: &RuleTables, options: &RenderOptions) -> Plans {
-    Family::ALL.map(|family| Plan::new(tables, family, options.pod.as_ref()))
 }
 
 /// Longest name of an interface (`IFNAMSIZ` of linux/if.h, without the final NUL).

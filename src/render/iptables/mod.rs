@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use super::plan::{AddressSet, Endpoint, Family, Plan, comment, digest};
 use crate::render::output::{Part, RenderError, RenderOptions};
-use crate::render::{ClusterState, Rendering, plans};
+use crate::render::rendering::{ClusterState, Rendering, plans};
 use dispatch::{Entry, Side};
 
 /// Bit of the packet mark for accepted packets: the first of Felix's `IptablesMarkMask`.

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use super::plan::{AclPlan, Family, Peers, Plan, PlanRule, Span, comment};
 use crate::net::flow::Protocol;
 use crate::render::output::{Part, RenderError, RenderOptions};
-use crate::render::{ClusterState, Rendering, plans};
+use crate::render::rendering::{ClusterState, Rendering, plans};
 use crate::tables::{Direction, Verdict};
 use collection::{Collection, Key};
 
