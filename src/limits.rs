@@ -103,6 +103,8 @@ pub const UNREAD_BYTES_MAX: usize = 128 << 20;
 pub const HTTP_TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=512;
 /// Policies with counters of their own among the metrics: those that have decided on the most packets.
 pub const METRICS_POLICIES_MAX: usize = 1000;
+/// Ports of Services with counters of their own among the metrics: those that have opened the most flows.
+pub const METRICS_SERVICES_MAX: usize = 1000;
 /// Most characters of a label of a metric.
 pub const METRICS_LABEL_CHARS_MAX: usize = 256;
 /// Entries of the tables whose reachability the dashboard shows: pods, prefixes, rows, and rows that ACL tables give to

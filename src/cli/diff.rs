@@ -100,8 +100,7 @@ pub(super) fn from_running(
     Ok(difference(&running, &evaluator(tables)?, &names))
 }
 
-/// Prints a difference.
-pub(super) fn print(difference: &ConnectivityDiff, output: Output) -> Result<(), CliError> {
+fn print(difference: &ConnectivityDiff, output: Output) -> Result<(), CliError> {
     match output {
         Output::Json => output::json(difference)?,
         Output::Table => output::text(&text(difference))?,
@@ -109,7 +108,8 @@ pub(super) fn print(difference: &ConnectivityDiff, output: Output) -> Result<(),
     Ok(())
 }
 
-fn text(difference: &ConnectivityDiff) -> String {
+/// Lines on a difference.
+pub(super) fn text(difference: &ConnectivityDiff) -> String {
     if difference.is_empty() {
         return "No connection opens or closes.\n".to_owned();
     }

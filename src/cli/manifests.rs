@@ -14,7 +14,7 @@ use crate::policy::parse::{Diagnostic, Location};
 use crate::policy::{Compiler, Options, audited_policies, policy_of, testcase};
 use crate::source::files;
 use crate::source::load::{Compiled, LoadOptions, Rejected, load, load_sources, read_objects};
-use crate::tables::{PodName, PolicyRef, RuleTables};
+use crate::tables::{PodName, PolicyRef, RuleTables, ServiceTable};
 
 /// Objects of manifests with their locations. Policies in audit mode are not enforced, and stand apart.
 #[derive(Debug, Default)]
@@ -110,12 +110,19 @@ impl Manifests {
 pub(super) fn compile(paths: &[PathBuf], node: Option<&String>) -> Result<Compiled, CliError> {
     let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
     warn(&compiled.warnings);
-    compiled.service_warnings.iter().for_each(|warning| terminal::note(&format!("warning: {warning}")));
-    if let Some(services) = &compiled.services {
-        services.check().map_err(|error| CliError::Message(error.to_string()))?;
-    }
+    check_services(&compiled)?;
     compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
     Ok(compiled)
+}
+
+/// Checks the Services of compiled manifests, and prints warnings about them to standard error.
+pub(super) fn check_services(compiled: &Compiled) -> Result<(), CliError> {
+    compiled.service_warnings.iter().for_each(|warning| terminal::note(&format!("warning: {warning}")));
+    let services = compiled.services.iter();
+    services
+        .map(ServiceTable::check)
+        .collect::<Result<_, _>>()
+        .map_err(|error| CliError::Message(error.to_string()))
 }
 
 /// Compiles manifests, or reads compiled tables, with names for groups of pods. Prints warnings to standard error.
@@ -123,21 +130,21 @@ pub(super) fn compile_with_names(
     paths: &[PathBuf],
     node: Option<&String>,
 ) -> Result<(RuleTables, GroupNames), CliError> {
-    let (tables, objects) = compile_with_objects(paths, node)?;
-    Ok((tables, GroupNames::of(objects.iter())))
+    let (compiled, objects) = compile_with_objects(paths, node)?;
+    Ok((compiled.tables, GroupNames::of(objects.iter())))
 }
 
 /// Compiles manifests, or reads compiled tables, which have no objects. Prints warnings to standard error.
 pub(super) fn compile_with_objects(
     paths: &[PathBuf],
     node: Option<&String>,
-) -> Result<(RuleTables, Vec<Object>), CliError> {
+) -> Result<(Compiled, Vec<Object>), CliError> {
     let sources = files::load(paths).map_err(Rejected::Files)?;
     let compiled = load_sources(&sources, &LoadOptions { node: node.cloned() })?;
     warn(&compiled.warnings);
     compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
     let objects = read_objects(&sources).map(|parsed| parsed.objects).unwrap_or_default();
-    Ok((compiled.tables, objects.into_iter().map(|(object, _)| object).collect()))
+    Ok((compiled, objects.into_iter().map(|(object, _)| object).collect()))
 }
 
 /// Builds an evaluator of the tables of the running switch: of empty ones, with a note, if it has none.

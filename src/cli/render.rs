@@ -94,9 +94,9 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
     };
     let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
-        let (tables, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;
+        let (compiled, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;
         objects.retain(|object| !object.is_audited());
-        Ok((tables, objects))
+        Ok((compiled.tables, objects))
     };
     let new = compile(&arguments.manifests)?;
     let old = if arguments.since.is_empty() { None } else { Some(compile(&arguments.since)?) };

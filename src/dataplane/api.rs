@@ -180,6 +180,11 @@ pub trait DataplaneApi: Send + Sync {
         BTreeMap::new()
     }
 
+    /// Number of destinations of Services that stay with the kernel because uplinks take no more.
+    fn services_left_out(&self) -> usize {
+        0
+    }
+
     /// Location of the flow table, and the flows restored from the process before.
     fn flow_table(&self) -> FlowTableReport {
         FlowTableReport::default()
@@ -430,6 +435,10 @@ impl DataplaneApi for Dataplane {
 
     fn flow_counters(&self) -> Option<&dyn FlowCounters> {
         Some(&self.core)
+    }
+
+    fn services_left_out(&self) -> usize {
+        self.core.services_left_out()
     }
 
     fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {

@@ -259,6 +259,11 @@ impl Core {
         Some(destinations.unwrap_or_default())
     }
 
+    /// Number of destinations of Services that stay with the kernel because uplinks take no more.
+    pub(super) fn services_left_out(&self) -> usize {
+        self.shared.snapshot.current().services().map_or(0, ServiceFib::uplink_left_out)
+    }
+
     /// Routes of the published snapshot, by prefix.
     pub(super) fn routes(&self) -> Vec<RouteReport> {
         let (snapshot, desired) = self.in_force();

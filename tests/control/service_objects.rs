@@ -118,13 +118,30 @@ fn services_are_applied_shown_explained_and_unloaded() {
     assert_eq!(report["ports"][0]["backends"][0]["address"], "10.1.0.3:5432");
 
     // A dry run, and a file with an error, change nothing.
-    palisade(&[
-        "apply",
-        "--dry-run",
-        served.scratch.write("pods.yaml", PODS).to_str().unwrap(),
-        "--socket",
-        socket,
-    ]);
+    let (code, out, err) = palisade(&["apply", "--dry-run", file, "--socket", socket]);
+    assert_eq!((code, out.as_str()), (0, "No connection opens or closes.\n"), "{err}");
+    let pods = served.scratch.write("pods.yaml", PODS);
+    let (code, out, err) = palisade(&["apply", "--dry-run", pods.to_str().unwrap(), "--socket", socket]);
+    let ends = "No connection opens or closes.\n- ends    default/data (TCP)\n    cluster addresses: -10.96.0.1:80\n    backends: -10.1.0.3:5432\n";
+    assert_eq!((code, out.as_str()), (1, ends), "{err}");
+    let moved = served.scratch.write("moved.yaml", &format!("{PODS}---\n{}", service(5433)));
+    let moved = moved.to_str().unwrap();
+    let (code, out, _) = palisade(&["apply", "--dry-run", moved, "--socket", socket]);
+    assert!(
+        code == 1
+            && out.ends_with("~ changes default/data (TCP)\n    backends: +10.1.0.3:5433 -10.1.0.3:5432\n"),
+        "{out}"
+    );
+    let (code, out, _) = palisade(&["apply", "--dry-run", "-o", "json", moved, "--socket", socket]);
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(found["changes"].as_array().map(Vec::len), Some(0));
+    assert_eq!(
+        (code, &found["services"]["ports"][0]["after"]["internal_backends"][0]),
+        (1, &"10.1.0.3:5433".into())
+    );
+    // A rehearsal says that it leaves the Services out.
+    let (code, _, err) = palisade(&["apply", "--shadow", moved, "--socket", socket]);
+    assert!(code == 2 || err.contains("Services are not rehearsed"), "{err}");
     let wrong = served.scratch.write(
         "wrong.yaml",
         &format!("{PODS}---\n{}", service(0).replace("targetPort: 0", "targetPort: -1")),

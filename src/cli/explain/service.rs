@@ -1,7 +1,7 @@
 //! Explanation of connections to a Service of the running switch.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use crate::net::flow::Protocol;
 use crate::policy::explain::ServiceVerdict;
 use crate::policy::objects::ServiceName;
 use crate::policy::testcase::Endpoint;
+use crate::tables::ServicePort;
 
 /// Most backends that the switch is asked about.
 const BACKENDS_MAX: usize = 64;
@@ -41,12 +42,8 @@ pub(super) fn paths(
 ) -> Result<ServicePaths, CliError> {
     let report = client.services()?;
     let found = find(&report, name, protocol, port)?;
-    let inside = found.port.cluster.iter().any(|address| address.port() == port);
-    let (addresses, backends) = if inside {
-        (&found.port.cluster, &found.port.internal_backends)
-    } else {
-        (&found.port.external, &found.port.external_backends)
-    };
+    let (addresses, backends) =
+        addressed(&found.port, is_outside(client, from, &report.node_addresses)?, port);
     let mut paths = Vec::new();
     for backend in backends.iter().take(BACKENDS_MAX) {
         let to = Endpoint::Ip(backend.ip());
@@ -63,10 +60,31 @@ pub(super) fn paths(
         protocol,
         port,
         verdict: ServiceVerdict::of(paths.iter().map(|path| path.verdict)),
-        addresses: addresses.clone(),
-        backends: backends.clone(),
+        addresses,
+        backends: backends.to_vec(),
         paths,
     })
+}
+
+/// Tests for an address that is neither of the node nor of a pod.
+fn is_outside(client: &Client, from: &Endpoint, node_addresses: &[IpAddr]) -> Result<bool, CliError> {
+    let Endpoint::Ip(address) = from else { return Ok(false) };
+    let is_pod = client.pods()?.iter().any(|pod| pod.addresses.contains(address));
+    Ok(!is_pod && !node_addresses.contains(address))
+}
+
+/// Virtual addresses of a port that a client sends to, and their backends for it.
+fn addressed(service: &ServicePort, is_outside: bool, port: u16) -> (Vec<SocketAddr>, &[SocketAddr]) {
+    let serves = |address: &&SocketAddr| address.port() == port;
+    let outer: Vec<SocketAddr> = service.external.iter().filter(serves).copied().collect();
+    let inner: Vec<SocketAddr> = service.cluster.iter().filter(serves).copied().collect();
+    match (is_outside, outer.is_empty(), inner.is_empty()) {
+        (true, false, _) => (outer, &service.external_backends),
+        (false, false, true) => {
+            (outer, service.short_circuit_backends.as_ref().unwrap_or(&service.external_backends))
+        }
+        _ => (inner, &service.internal_backends),
+    }
 }
 
 fn find<'a>(

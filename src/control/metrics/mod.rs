@@ -1,12 +1,14 @@
 //! Metrics of the switch, for Prometheus and other collectors.
 //!
-//! The number of series is bounded: per worker, per port with the drop reasons that have occurred, and for
-//! [`METRICS_POLICIES_MAX`] policies. No series belongs to a rule, a flow or an address.
+//! The number of series is bounded: per worker, per port with the drop reasons that have occurred, for
+//! [`METRICS_POLICIES_MAX`] policies, and for [`METRICS_SERVICES_MAX`] ports of Services. No series belongs to a rule,
+//! a flow or an address.
 
 mod exposition;
 mod ipfix;
 mod policies;
 mod ports;
+mod services;
 mod source;
 mod workers;
 
@@ -16,7 +18,7 @@ use super::Switch;
 use super::protocol::{CountersReport, PolicyStatus, Status};
 use crate::dataplane::WorkerCounters;
 #[cfg(doc)]
-use crate::limits::METRICS_POLICIES_MAX;
+use crate::limits::{METRICS_POLICIES_MAX, METRICS_SERVICES_MAX};
 use crate::threads;
 
 pub use exposition::Format;
@@ -36,6 +38,7 @@ impl Switch {
         policies::describe(&mut out, &counters.decisions);
         let (audited, problem) = self.audit.policies(&self.state.load());
         policies::describe_audit(&mut out, audited, problem.is_none());
+        services::describe(&mut out, &self.services_report());
         out.finish()
     }
 

@@ -3,6 +3,7 @@
 use super::Switch;
 use crate::control::protocol::{IpfixReport, PortState, Status};
 use crate::control::state::State;
+use crate::limits::UPLINK_SERVICE_PORTS_MAX;
 use crate::threads;
 
 impl Switch {
@@ -77,6 +78,12 @@ impl Switch {
             let (error, collector) = (report.error?, report.collector);
             Some(format!("flows do not reach the collector {collector}: {error}"))
         });
+        let services = match self.dataplane.services_left_out() {
+            0 => None,
+            count => Some(format!(
+                "{count} ports of Services stay with the kernel: an uplink takes {UPLINK_SERVICE_PORTS_MAX} of them"
+            )),
+        };
         let (audited, audit) = self.audit.policies(state);
         let audit = audit.map(|reason| {
             let audited = match audited.len() {
@@ -92,6 +99,7 @@ impl Switch {
             .chain(without_xdp)
             .chain(panics)
             .chain(ipfix)
+            .chain(services)
             .chain(audit)
             .collect()
     }

@@ -289,6 +289,11 @@ impl ServiceFib {
         self.uplink.destinations()
     }
 
+    /// Number of destinations that stay with the kernel, because uplinks take no more.
+    pub(crate) fn uplink_left_out(&self) -> usize {
+        self.uplink.left_out()
+    }
+
     /// Flows that the ports have opened.
     pub(crate) fn flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
         let flows = |(name, entry): (&Arc<ServicePortName>, &Arc<PortEntry>)| {

@@ -20,6 +20,8 @@ pub(super) struct UplinkPorts {
     ports: Arc<BTreeSet<Destination>>,
     /// Those that no address of this node hides, and the node's addresses.
     destinations: Arc<ServiceDestinations>,
+    /// Number of those beyond the limit, which stay with the kernel.
+    left_out: usize,
 }
 
 /// Destinations that a change of the Services takes and gives.
@@ -66,6 +68,7 @@ impl UplinkPorts {
         ports.retain(|destination| !changes.gone.contains(destination));
         ports.extend(&changes.come);
         let is_served = |(_, at): &&Destination| refused.binary_search(&pack(at.ip())).is_err();
+        self.left_out = ports.iter().filter(is_served).count().saturating_sub(UPLINK_SERVICE_PORTS_MAX);
         self.destinations = Arc::new(ServiceDestinations {
             ports: ports.iter().filter(is_served).take(UPLINK_SERVICE_PORTS_MAX).copied().collect(),
             node_addresses: node_addresses.iter().map(|address| unpack(*address)).collect(),
@@ -75,6 +78,11 @@ impl UplinkPorts {
     /// Destinations that uplinks take.
     pub(super) fn destinations(&self) -> &Arc<ServiceDestinations> {
         &self.destinations
+    }
+
+    /// Number of destinations beyond [`UPLINK_SERVICE_PORTS_MAX`].
+    pub(super) fn left_out(&self) -> usize {
+        self.left_out
     }
 }
 

@@ -1,14 +1,20 @@
 //! Command `palisade apply`: loads rule tables into the running switch.
 
+mod services;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
+use self::services::ServiceChanges;
 use super::{CliError, Output, SocketArguments, diff, manifests, output, terminal};
 use crate::control::Client;
 use crate::control::protocol::{AuditTables, PodInfo};
 use crate::ids::Generation;
+use crate::policy::connectivity::GroupNames;
+use crate::policy::connectivity::diff::ConnectivityDiff;
 use crate::source::Audited;
 use crate::source::load::Compiled;
 use crate::tables::ServiceTable;
@@ -16,11 +22,12 @@ use crate::tables::ServiceTable;
 /// Load policies into the running switch
 ///
 /// Compiles manifests as `palisade compile` does, and replaces the switch's rule tables atomically and
-/// without packet loss; then it replaces its Services by those of the manifests. Established connections that the policies still allow continue. Manifests that do not
-/// compile change nothing. Tables that know none of the attached pods change nothing either, unless
-/// --allow-empty is given. A switch that watches a policy directory loads that directory again when it
-/// changes. Policies in audit mode (palisade.dev/mode: audit) are not enforced: `palisade audit report` says
-/// what they would deny. With --dry-run, exit code 0 means that no connection would open or close, and 1 that one would.
+/// without packet loss; then it replaces its Services by those of the manifests. Established connections that the
+/// policies still allow continue. Manifests that do not compile change nothing. Tables that know none of the attached
+/// pods change nothing either, unless --allow-empty is given. A switch that watches a policy directory loads that
+/// directory again when it changes. Policies in audit mode (palisade.dev/mode: audit) are not enforced: `palisade audit
+/// report` says what they would deny. With --dry-run, exit code 0 means that no connection would open or close and no
+/// Service would change, and 1 that one would.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,13 +46,15 @@ pub(super) struct ApplyArguments {
     /// Load tables even if they know none of the attached pods, whose traffic is dropped then
     #[arg(long, conflicts_with = "delete")]
     allow_empty: bool,
-    /// Load the policies as a candidate, which is not enforced: `palisade shadow report` says what it would change
+    /// Load the policies as a candidate, which is not enforced: `palisade shadow report` says what it would change.
+    /// Services stay those of the switch: flows are judged at the backends that they have
     #[arg(long, conflicts_with = "delete")]
     shadow: bool,
     /// Unload the tables: traffic of pods is dropped (or passes, with fail = "open")
     #[arg(long)]
     delete: bool,
-    /// Change nothing: check that the switch would accept the tables, and show which connections open and close
+    /// Change nothing: check that the switch would accept the tables, and show which connections open and close, and
+    /// which Services change
     #[arg(long, conflicts_with = "delete")]
     dry_run: bool,
     /// Form of the difference
@@ -61,8 +70,14 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
         return dry_run(&client, arguments);
     }
     let said = if arguments.shadow {
-        let Compiled { tables, .. } = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
+        let Compiled { tables, services, .. } =
+            manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
         let report = client.put_shadow(&tables, arguments.allow_empty)?;
+        if !service_changes(&client, services.as_ref())?.is_empty() {
+            terminal::note(
+                "note: Services are not rehearsed: `palisade apply --dry-run` shows those that would change",
+            );
+        }
         format!(
             "candidate loaded, not enforced: {} pods, {} rules; {} of {} flows would change their verdict (`palisade shadow \
              report`)\n",
@@ -143,14 +158,37 @@ fn put_services(client: &Client, services: &ServiceTable) -> Result<String, CliE
     })
 }
 
+/// Changes of the switch's Services, of which compiled tables say nothing.
+fn service_changes(client: &Client, services: Option<&ServiceTable>) -> Result<ServiceChanges, CliError> {
+    let Some(new) = services else { return Ok(ServiceChanges::default()) };
+    Ok(ServiceChanges::between(&client.services()?, new))
+}
+
+/// Connections that open and close, and Services that change.
+#[derive(Debug, Serialize)]
+struct DryRun {
+    #[serde(flatten)]
+    connections: ConnectivityDiff,
+    services: ServiceChanges,
+}
+
 fn dry_run(client: &Client, arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
-    let (tables, names) = manifests::compile_with_names(&arguments.manifests, arguments.node.as_ref())?;
+    let (compiled, objects) = manifests::compile_with_objects(&arguments.manifests, arguments.node.as_ref())?;
+    manifests::check_services(&compiled)?;
+    let Compiled { tables, services, .. } = compiled;
     client.check_tables(&tables, arguments.allow_empty)?;
     let pods = client.pods()?;
     warn_of_unknown_pods(&pods, |pod| tables.pods.contains_key(&pod.pod));
-    let difference = diff::from_running(client, tables, names)?;
-    diff::print(&difference, arguments.output)?;
-    Ok(if difference.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let connections = diff::from_running(client, tables, GroupNames::of(objects.iter()))?;
+    let found = DryRun { connections, services: service_changes(client, services.as_ref())? };
+    match arguments.output {
+        Output::Json => output::json(&found)?,
+        Output::Table => {
+            output::text(&format!("{}{}", diff::text(&found.connections), found.services.text()))?;
+        }
+    }
+    let is_same = found.connections.is_empty() && found.services.is_empty();
+    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// Warns of attached pods that the tables do not know.
