@@ -21,7 +21,7 @@ use palisade::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortEr
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::FlowKey;
 use palisade::source::kubernetes::{Access, Settings, SwitchTarget, Target, TargetError, run};
-use palisade::tables::{RuleTables, ServiceTable, ServicesDiff, TablesDiff};
+use palisade::tables::{PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff};
 use serde_json::{Value, json};
 
 use server::ApiServer;
@@ -114,6 +114,14 @@ impl Target for Noted<'_> {
 
     fn change_services(&mut self, difference: &ServicesDiff) -> Result<(), TargetError> {
         self.inner.change_services(difference)
+    }
+
+    fn audit(&mut self, policies: &[PolicyRef], tables: RuleTables) -> Result<(), TargetError> {
+        self.inner.audit(policies, tables)
+    }
+
+    fn end_audit(&mut self) -> Result<(), TargetError> {
+        self.inner.end_audit()
     }
 
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {

@@ -14,7 +14,7 @@ use palisade::policy::parse::parse_value;
 use palisade::policy::services::{Services, ServicesOptions};
 use palisade::policy::{Compiler, Options};
 use palisade::source::kubernetes::{Access, Settings, Target, TargetError, Timing, run};
-use palisade::tables::{RuleTables, ServiceSet, ServiceTable, ServicesDiff, TablesDiff};
+use palisade::tables::{PolicyRef, RuleTables, ServiceSet, ServiceTable, ServicesDiff, TablesDiff};
 use serde_json::{Value, json};
 
 use crate::server::ApiServer;
@@ -38,6 +38,7 @@ pub(crate) struct Recorded {
     pub(crate) service_loads: usize,
     pub(crate) service_changes: usize,
     pub(crate) has_other_services: bool,
+    pub(crate) audit: Option<(Vec<PolicyRef>, RuleTables)>,
     pub(crate) uplinks: Vec<String>,
     pub(crate) routes: BTreeMap<IpNet, RouteRequest>,
     pub(crate) refuses_routes: bool,
@@ -113,6 +114,17 @@ impl Target for Recorder {
         Ok(())
     }
 
+    fn audit(&mut self, policies: &[PolicyRef], tables: RuleTables) -> Result<(), TargetError> {
+        tables.check().unwrap();
+        self.0.lock().unwrap().audit = Some((policies.to_vec(), tables));
+        Ok(())
+    }
+
+    fn end_audit(&mut self) -> Result<(), TargetError> {
+        self.0.lock().unwrap().audit = None;
+        Ok(())
+    }
+
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {
         Ok(self.0.lock().unwrap().uplinks.clone())
     }
@@ -165,6 +177,7 @@ pub(crate) fn timing() -> Timing {
         absent: Duration::from_millis(100),
         vanished: Duration::from_millis(400),
         verify: Duration::from_millis(50),
+        audit: Duration::from_millis(50),
         watch: Duration::from_mins(1),
         page: 3,
     }

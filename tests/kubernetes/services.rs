@@ -10,7 +10,8 @@ use serde_json::json;
 
 use crate::commands::{NoWorkers, StopWhenDropped};
 use crate::fixture::{
-    Agent, Scratch, eventually, node, policy, served, service, slice, small_cluster, timing, unenforced,
+    Agent, Scratch, compiled, eventually, node, pod, policy, served, service, slice, small_cluster, timing,
+    unenforced,
 };
 use crate::server::ApiServer;
 
@@ -244,6 +245,56 @@ fn a_policy_in_audit_mode_denies_nothing_even_where_it_cannot_be_read() {
     eventually("it is not enforced", || {
         agent.see(|recorded| recorded.tables.as_ref().unwrap().canonical()) == before
     });
+}
+
+#[test]
+fn policies_in_audit_mode_are_judged_beside_the_tables_and_follow_their_changes() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    let mut audited = policy("audited", "cache", "web");
+    audited["metadata"]["annotations"] = json!({"palisade.dev/mode": "audit"});
+    server.put(audited.clone());
+    let agent = Agent::start(&server);
+    // The audit of the objects is what enforcement of the policy would give.
+    let judged_as = |objects: &[serde_json::Value]| {
+        let wanted = compiled(objects);
+        agent.see(|recorded| recorded.audit.as_ref().map(|(_, tables)| tables.canonical())) == Some(wanted)
+    };
+    let enforced = || {
+        let mut objects = server.objects();
+        objects
+            .iter_mut()
+            .for_each(|object| _ = object["metadata"].as_object_mut().unwrap().remove("annotations"));
+        objects
+    };
+    eventually("the audit is loaded", || judged_as(&enforced()));
+    let policies = agent.see(|recorded| recorded.audit.as_ref().unwrap().0.clone());
+    assert_eq!(policies.iter().map(ToString::to_string).collect::<Vec<_>>(), ["NetworkPolicy shop/audited"]);
+    server.put(pod("late", "n1", "cache", "10.1.0.77"));
+    eventually("the audit follows a new pod", || judged_as(&enforced()));
+    agent.see(|recorded| recorded.has_other_tables = true);
+    agent.see(|recorded| recorded.audit = None);
+    eventually("a switch that has started again gets the audit again", || judged_as(&enforced()));
+    // An audit that is too large is named, and the tables in force stay as they are.
+    let block = |i: usize| json!({"ipBlock": {"cidr": format!("10.{}.{}.0/24", i / 250, i % 250)}});
+    let large = ["large-1", "large-2", "large-3"].map(|name| {
+        let mut large = audited.clone();
+        large["metadata"]["name"] = json!(name);
+        large["spec"]["ingress"] = json!([{"from": (0..7_000).map(block).collect::<Vec<_>>()}]);
+        large
+    });
+    large.iter().for_each(|large| server.put(large.clone()));
+    eventually("the audit is refused", || {
+        let said = unenforced(&agent);
+        said.iter()
+            .any(|said| said.contains("more than 20000 prefixes") && said.contains("no flow is judged"))
+    });
+    large.iter().for_each(|large| server.delete(large));
+    server.delete(&audited);
+    eventually("the audit ends", || {
+        agent.see(|recorded| recorded.audit.is_none()) && unenforced(&agent).is_empty()
+    });
+    agent.converges(&server);
 }
 
 #[test]

@@ -52,7 +52,8 @@ impl Running {
         match &self.tables {
             Err(reason) => Some(reason.clone()),
             Ok(_) if self.base != state.tables_since => Some(
-                "other tables have come into force since: load the manifests again (`palisade apply`)"
+                "other tables have come into force since: an agent loads the audit again within seconds; otherwise load the \
+                 manifests again (`palisade apply`)"
                     .to_owned(),
             ),
             Ok(_) => None,

@@ -9,14 +9,14 @@ use crate::tables::Acl;
 use super::output::{RowChanges, TablesOutput};
 
 /// Users of each table.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct AclTables {
     tables: Slots<AclId, Users>,
     by_digest: HashMap<u64, AclId, foldhash::fast::RandomState>,
     idle: Vec<AclId>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Users {
     rule_sets: Vec<RuleSetId>,
     digest: u64,

@@ -15,7 +15,7 @@ use super::classes::{Classes, class_key};
 use super::output::TablesOutput;
 
 /// Addresses and prefixes with their classes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct AddressMap {
     blocks: IpBlockIndex,
     hosts: BTreeMap<IpAddr, Host>,
@@ -24,7 +24,7 @@ pub(crate) struct AddressMap {
 }
 
 /// Address with owners.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Host {
     owners: Vec<AddressOwner>,
     class: ClassId,

@@ -11,7 +11,7 @@ use crate::policy::store::{GroupId, Interner, Slot, Sweep, sorted};
 ///
 /// The key of a class is the sorted list of its groups; [`GroupId::OR`] separates the groups of several
 /// owners.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Classes {
     classes: Interner<ClassId, [GroupId]>,
     in_group: Vec<Vec<ClassId>>,

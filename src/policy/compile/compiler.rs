@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 /// Objects, and the rule tables that follow from them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Compiler {
     pub(super) store: Store,
     pub(super) members: Membership,

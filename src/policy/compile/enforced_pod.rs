@@ -4,7 +4,7 @@ use crate::policy::store::RuleSetId;
 use crate::tables::PodName;
 
 /// Pod for which the switch enforces policy, and its rule sets.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct EnforcedPod {
     pub(super) name: PodName,
     pub(super) ingress: RuleSetId,

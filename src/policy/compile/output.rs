@@ -11,7 +11,7 @@ use crate::tables::{Acl, PersistentMap, PodName, PodPolicy, Row, RuleOrigin, Rul
 pub(crate) type RowChanges = BTreeMap<ClassId, Option<RowId>>;
 
 /// Tables, and the entries changed since [`TablesOutput::take_diff`].
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct TablesOutput {
     tables: RuleTables,
     rules: BTreeSet<RuleId>,

@@ -15,7 +15,7 @@ use super::output::TablesOutput;
 pub(crate) type RuleNames = HashMap<u32, RuleId>;
 
 /// Rows and rules in use.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Rows {
     rows: Interner<RowId, Row>,
     rules: Interner<RuleId, RuleOrigin>,

@@ -19,7 +19,7 @@ use super::flatten::{flatten, intersect};
 use super::rows::{Rows, RuleNames};
 
 /// Rules of one direction that several pods share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RuleSet {
     pub(super) rules: RuleList,
     index: RuleIndex,
@@ -41,7 +41,7 @@ pub(crate) struct RuleSet {
     pub(crate) pods: Vec<PodSlot>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ClassProjection {
     row: RowId,
     classes: u32,
@@ -277,7 +277,7 @@ impl RuleSet {
 }
 
 /// Rule sets in use, indexed by group.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RuleSets {
     pub(super) keys: Interner<RuleSetId, RuleSetKey>,
     by_id: Vec<Option<RuleSet>>,

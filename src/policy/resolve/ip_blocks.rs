@@ -15,7 +15,7 @@ use crate::policy::objects::IpBlock;
 use crate::policy::store::{GroupId, sorted};
 
 /// Prefixes of all blocks.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct IpBlockIndex {
     prefixes: BTreeMap<IpNet, Prefix>,
     /// Number of prefixes by length, for IPv4 and IPv6.
@@ -24,7 +24,7 @@ pub(crate) struct IpBlockIndex {
 }
 
 /// Prefix: blocks that begin and end with it, and the groups of its addresses.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Prefix {
     begins: Vec<GroupId>,
     ends: Vec<GroupId>,

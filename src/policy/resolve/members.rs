@@ -7,7 +7,7 @@ use crate::policy::store::{
 use super::group::{AddressGroup, NamespaceScope, PodSet, PortName};
 
 /// Address groups and their members.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Membership {
     /// Groups that rules refer to, and ports of pods that rules name.
     pub(crate) groups: Interner<GroupId, AddressGroup>,

@@ -12,7 +12,7 @@ use super::group::PortName;
 
 /// Tiers of rules. The first rule of a tier that matches decides or passes to the next tier. The last tier
 /// decides everything.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RuleList {
     /// Admin tier; then `NetworkPolicy` if one isolates the pod, else the baseline tier; then the default.
     pub(crate) tiers: Vec<Vec<Rule>>,
@@ -29,7 +29,7 @@ pub(crate) type RuleSource = Option<u64>;
 pub(crate) type NamedRule = (Rule, Arc<RuleOrigin>);
 
 /// Rule over address groups.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Rule {
     /// Groups of the peers: `None` matches every peer, an empty list none.
     pub(crate) peers: Option<Vec<GroupId>>,
@@ -69,7 +69,7 @@ pub(crate) enum PortTerm {
 }
 
 /// Index of the rules of a list by peer group.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RuleIndex {
     /// Sorted.
     of_groups: Vec<(GroupId, RulePosition)>,

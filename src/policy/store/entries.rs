@@ -15,7 +15,7 @@ pub(crate) const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 pub(crate) type Rank = (Tier, u32, String, PolicyKind);
 
 /// Pod and the slot of its namespace.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct StoredPod {
     /// Object.
     pub(crate) pod: Pod,
@@ -24,7 +24,7 @@ pub(crate) struct StoredPod {
 }
 
 /// Namespace that an object declares or that other objects mention.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct StoredNamespace {
     /// Name.
     pub(crate) name: String,
@@ -39,7 +39,7 @@ pub(crate) struct StoredNamespace {
 }
 
 /// Policy with a version.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Versioned<P> {
     /// Version; never reused.
     pub(crate) version: u64,

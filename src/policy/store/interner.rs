@@ -34,6 +34,25 @@ struct Entry<K: ?Sized> {
     references: u32,
 }
 
+// A derived `Clone` would ask it of the values, which are shared.
+impl<K: ?Sized> Clone for Entry<K> {
+    fn clone(&self) -> Entry<K> {
+        Entry { key: self.key.clone(), references: self.references }
+    }
+}
+
+impl<S: Clone, K: ?Sized> Clone for Interner<S, K> {
+    fn clone(&self) -> Interner<S, K> {
+        Interner {
+            ids: self.ids.clone(),
+            entries: self.entries.clone(),
+            unreferenced: self.unreferenced.clone(),
+            new: self.new.clone(),
+            retired: self.retired.clone(),
+        }
+    }
+}
+
 impl<S, K: ?Sized> Default for Interner<S, K> {
     fn default() -> Interner<S, K> {
         Interner {

@@ -9,7 +9,7 @@ use crate::policy::objects::{LabelSelector, Labels, Requirement};
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Objects by label key and value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct LabelIndex<S> {
     keys: Map<String, Map<String, Vec<S>>>,
 }

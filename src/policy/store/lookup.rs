@@ -9,7 +9,7 @@ use crate::policy::objects::{ClusterNetworkPolicy, LabelSelector, NetworkPolicy,
 use crate::tables::{PodName, PolicyKind};
 
 /// Objects by slot, name and label.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     pub(super) node: Option<String>,
     pub(super) pods: Slots<PodSlot, StoredPod>,

@@ -59,7 +59,7 @@ impl GroupId {
 slot!(PodSlot, NamespaceSlot, NodeSlot, GroupId, PortUseId, RuleSetId, ClassId, RowId, RuleId, AclId);
 
 /// Items in numbered slots.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Slots<S, T> {
     items: Vec<Option<T>>,
     free: BinaryHeap<Reverse<u32>>,

@@ -1,14 +1,15 @@
 //! Objects of the cluster as far as they are known, their compiler, and the resolver of their Services.
 
+mod audit;
 mod namespaces;
 mod prefixes;
+mod report;
 mod services;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use ipnet::IpNet;
-
+use self::audit::Audit;
 use self::namespaces::Namespaces;
 use self::prefixes::Prefixes;
 use self::services::ClusterServices;
@@ -16,8 +17,7 @@ use super::kinds::{KINDS, Kind};
 use super::message::{Event, Message};
 use super::object::{Entry, Issue, NodeNetwork};
 use super::parse::Key;
-use crate::control::protocol::{SourceAway, SourceReport, Unenforced};
-use crate::limits::{POD_PREFIXES_MAX, REJECTED_ERRORS_MAX};
+use super::target::Target;
 use crate::policy::objects::Object;
 use crate::policy::{Change, Compiler, ObjectName, Options};
 use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};
@@ -39,6 +39,7 @@ pub(super) struct Cluster {
     nodes: BTreeMap<String, NodeNetwork>,
     compiler: Option<Compiler>,
     services: ClusterServices,
+    audit: Audit,
     /// Changes that the compiler does not have yet: the last one of each object.
     changes: BTreeMap<ObjectName, Change>,
     /// New and changed pods and namespaces, while policies that may select them are not followed.
@@ -83,6 +84,7 @@ impl Cluster {
             issues: BTreeMap::new(),
             nodes: BTreeMap::new(),
             compiler: None,
+            audit: Audit::default(),
             changes: BTreeMap::new(),
             held: BTreeMap::new(),
             namespaces: Namespaces::default(),
@@ -285,8 +287,10 @@ impl Cluster {
         if self.compiler.is_none() {
             self.hold_first_pods();
         }
+        let changes: Vec<Change> = std::mem::take(&mut self.changes).into_values().collect();
+        self.audit.take(&changes);
         // Policies in audit mode are not enforced.
-        let changes = std::mem::take(&mut self.changes).into_values().map(Change::enforced);
+        let changes = changes.into_iter().map(Change::enforced);
         if let Some(compiler) = &mut self.compiler {
             let difference = compiler.apply_all(changes);
             return (!difference.is_empty()).then_some(Step::Difference(difference));
@@ -311,6 +315,17 @@ impl Cluster {
     /// Services and their publication.
     pub(super) fn services(&mut self) -> &mut ClusterServices {
         &mut self.services
+    }
+
+    /// Loads the policies in audit mode beside the tables that the switch has.
+    pub(super) fn publish_audit(&mut self, target: &mut dyn Target, interval: Duration) {
+        self.compiler.iter().for_each(|compiler| self.audit.publish(compiler, target, interval));
+    }
+
+    /// Notes that the switch has got all tables and Services anew.
+    pub(super) fn forget_publications(&mut self) {
+        self.services.forget();
+        self.audit.forget();
     }
 
     /// Number of objects and of policies.
@@ -339,53 +354,6 @@ impl Cluster {
         let places = std::mem::take(&mut self.fresh_issues);
         let entries = places.into_iter().filter_map(|place| self.issues.get_key_value(&place));
         entries.map(|((index, key), issue)| (&KINDS[*index], key, issue))
-    }
-
-    /// `spec.podCIDRs` of this node, as many as a configuration may have.
-    fn own_prefixes(&self) -> Vec<IpNet> {
-        let own = self.options.node.as_ref().and_then(|name| self.nodes.get(name));
-        own.map_or_else(Vec::new, |own| {
-            own.prefixes.iter().take(POD_PREFIXES_MAX).map(IpNet::trunc).collect()
-        })
-    }
-
-    /// Report for the switch.
-    pub(super) fn report(&self, server: &str) -> SourceReport {
-        let unix_seconds =
-            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let away = KINDS.iter().zip(&self.kinds).filter_map(|(kind, state)| {
-            let (since, reason) = state.away.as_ref()?;
-            let since_unix_s = unix_seconds(*since);
-            let reason = match self.held.len() {
-                held if held > 0 && state.is_stale && selects(kind) => {
-                    format!("{reason}; {held} new or changed pods and namespaces wait for it")
-                }
-                _ => reason.clone(),
-            };
-            Some(SourceAway { kind: kind.name.to_owned(), since_unix_s, reason })
-        });
-        let unlisted = KINDS.iter().zip(&self.kinds).filter(|(_, state)| !state.is_listed);
-        let unenforced =
-            self.issues.iter().take(REJECTED_ERRORS_MAX).map(|((index, key), issue)| Unenforced {
-                kind: KINDS[*index].name.to_owned(),
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-                reason: issue.message.clone(),
-                consequence: issue.consequence.clone(),
-            });
-        let (objects, policies) = self.counts();
-        SourceReport {
-            server: server.to_owned(),
-            objects,
-            policies,
-            unlisted: unlisted.map(|(kind, _)| kind.name.to_owned()).collect(),
-            away: away.collect(),
-            refused: None,
-            pod_prefixes: self.own_prefixes(),
-            unenforced: unenforced.chain(self.services.issues().cloned()).take(REJECTED_ERRORS_MAX).collect(),
-            unenforced_left_out: (self.issues.len() + self.services.issue_count())
-                .saturating_sub(REJECTED_ERRORS_MAX),
-        }
     }
 }
 

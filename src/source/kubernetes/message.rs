@@ -25,6 +25,8 @@ pub struct Timing {
     pub vanished: Duration,
     /// Interval at which the tables of the switch are compared with those here.
     pub verify: Duration,
+    /// Least time between two loads of the policies in audit mode.
+    pub audit: Duration,
     /// Time after which the server ends a watch.
     pub watch: Duration,
     /// Objects of a page.
@@ -42,6 +44,7 @@ impl Default for Timing {
             absent: Duration::from_secs(20),
             vanished: Duration::from_secs(30),
             verify: Duration::from_secs(2),
+            audit: Duration::from_secs(2),
             watch: Duration::from_mins(8),
             page: 500,
         }

@@ -179,6 +179,9 @@ impl<'a> Agent<'a> {
         if self.is_loaded && self.cluster.services().publish(self.target, self.settings.timing.verify) {
             self.next_verify = Instant::now();
         }
+        if self.is_loaded {
+            self.cluster.publish_audit(self.target, self.settings.timing.audit);
+        }
         self.update_routes();
         for (kind, key, issue) in self.cluster.fresh_issues() {
             self.notifier.notify(kind, key, issue);
@@ -251,7 +254,7 @@ impl<'a> Agent<'a> {
                 let (objects, policies) = counts;
                 tracing::info!(objects, policies, "all tables are loaded");
                 (self.is_loaded, self.last_error, self.load_failures) = (true, None, 0);
-                self.cluster.services().forget();
+                self.cluster.forget_publications();
             }
             Err(error) => {
                 self.failed(error.to_string());

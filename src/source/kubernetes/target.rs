@@ -3,12 +3,13 @@
 use ipnet::IpNet;
 
 use crate::control::protocol::{
-    PolicyOrigin, PolicySource, PortInfo, RouteInfo, RouteRequest, ServicesPatch, SourceReport, TablesPatch,
+    AuditTables, PolicyOrigin, PolicySource, PortInfo, RouteInfo, RouteRequest, ServicesPatch, SourceReport,
+    TablesPatch,
 };
 use crate::control::{ApiError, Client, ClientError, CoverageCheck, Switch};
 use crate::dataplane::PortKind;
 use crate::ids::Generation;
-use crate::tables::{RuleTables, ServiceTable, ServicesDiff, TablesDiff, TablesError};
+use crate::tables::{PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff, TablesError};
 
 /// Switch that gets the tables.
 pub trait Target {
@@ -20,6 +21,11 @@ pub trait Target {
     fn load_services(&mut self, table: &ServiceTable) -> Result<(), TargetError>;
     /// Changes the Services of the last load.
     fn change_services(&mut self, difference: &ServicesDiff) -> Result<(), TargetError>;
+    /// Loads the policies in audit mode, and tables in which they are enforced too, beside the tables of the last load
+    /// or change.
+    fn audit(&mut self, policies: &[PolicyRef], tables: RuleTables) -> Result<(), TargetError>;
+    /// Ends the audit: no policy is in audit mode.
+    fn end_audit(&mut self) -> Result<(), TargetError>;
     /// Names of the uplinks.
     fn uplinks(&self) -> Result<Vec<String>, TargetError>;
     /// Routes that the switch has.
@@ -109,6 +115,16 @@ impl Target for SwitchTarget<'_> {
         Ok(())
     }
 
+    fn audit(&mut self, policies: &[PolicyRef], tables: RuleTables) -> Result<(), TargetError> {
+        let base = self.base.ok_or(TargetError::OtherTables)?;
+        Ok(self.switch.load_audit(base, policies.to_vec(), Ok(tables))?)
+    }
+
+    fn end_audit(&mut self) -> Result<(), TargetError> {
+        self.switch.clear_audit();
+        Ok(())
+    }
+
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {
         Ok(uplinks(self.switch.ports()))
     }
@@ -192,6 +208,20 @@ impl Target for ClientTarget {
             self.services_base = Some(loaded.generation);
         }
         Ok(())
+    }
+
+    fn audit(&mut self, policies: &[PolicyRef], tables: RuleTables) -> Result<(), TargetError> {
+        let base = self.base.ok_or(TargetError::OtherTables)?;
+        self.client.put_audit(&AuditTables { base, policies: policies.to_vec(), tables })?;
+        Ok(())
+    }
+
+    fn end_audit(&mut self) -> Result<(), TargetError> {
+        match self.client.delete_audit() {
+            // A switch of an earlier version has none.
+            Err(error) if error.status() != Some(404) => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {
