@@ -12,7 +12,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use super::{CliError, manifests, output};
 use crate::policy::objects::Object;
 use crate::render::{self, ClusterState, Format, Part, RenderOptions};
-use crate::tables::{PodName, RuleTables};
+use crate::tables::{Direction, PodName, RuleTables};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +47,9 @@ pub(super) struct RenderArguments {
     /// File of lines "NAMESPACE/NAME INTERFACE": the node's interfaces that lead to pods
     #[arg(long, value_name = "FILE")]
     interfaces: Option<PathBuf>,
+    /// Direction into which contiv folds all rules, as the vswitch sees it: egress is to a pod
+    #[arg(long, value_name = "DIRECTION", default_value = "egress", value_parser = ["ingress", "egress"])]
+    direction: String,
     /// Write files into this directory rather than to standard output
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -92,6 +95,7 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
     let options = RenderOptions {
         pod: arguments.pod.clone(),
         interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
+        direction: if arguments.direction == "ingress" { Direction::Ingress } else { Direction::Egress },
     };
     let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
         let (compiled, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;

@@ -3,6 +3,7 @@
 //! Output is deterministic: the same objects give the same text. [`difference`] leads from one state to another
 //! with the commands for the changed parts alone. A system that cannot express the tables is refused by name.
 
+mod contiv;
 mod iptables;
 mod nftables;
 mod output;
@@ -25,11 +26,13 @@ pub enum Format {
     Nftables,
     /// Input of `ipset restore`, `iptables-restore` and `ip6tables-restore`.
     Iptables,
+    /// Rules and tables of Contiv/VPP.
+    Contiv,
 }
 
 impl Format {
     /// All formats, in the order of printing.
-    pub const ALL: [Format; 2] = [Format::Nftables, Format::Iptables];
+    pub const ALL: [Format; 3] = [Format::Nftables, Format::Iptables, Format::Contiv];
 
     /// Name on the command line, and what it prints.
     pub fn describe(self) -> (&'static str, &'static str) {
@@ -41,6 +44,18 @@ impl Format {
                 "iptables",
                 "inputs of ipset restore, iptables-restore and ip6tables-restore, in the shape of Calico's Felix",
             ),
+            Format::Contiv => (
+                "contiv",
+                "6-tuple rules of Contiv/VPP, and the tables of its renderer cache: local, global, reflective",
+            ),
+        }
+    }
+
+    /// Tests whether the format refuses some policies, since its rules cannot express them.
+    pub fn refuses_policies(self) -> bool {
+        match self {
+            Format::Nftables | Format::Iptables => false,
+            Format::Contiv => true,
         }
     }
 }
@@ -79,6 +94,7 @@ fn rendered(
     match format {
         Format::Nftables => parts::<nftables::Ruleset>(old, new, options),
         Format::Iptables => parts::<iptables::State>(old, new, options),
+        Format::Contiv => parts::<contiv::State>(old, new, options),
     }
 }
 

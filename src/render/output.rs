@@ -2,15 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::tables::PodName;
+use crate::tables::{Direction, PodName};
 
 /// Choice of pods, and their interfaces.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Only this pod; all by default.
     pub pod: Option<PodName>,
     /// Interface of the node that leads to a pod, where it is known.
     pub interfaces: BTreeMap<PodName, String>,
+    /// Direction into which `contiv` folds the rules of the other, from the point of view of the vswitch.
+    pub direction: Direction,
+}
+
+impl Default for RenderOptions {
+    fn default() -> RenderOptions {
+        RenderOptions { pod: None, interfaces: BTreeMap::new(), direction: Direction::Egress }
+    }
 }
 
 /// One input of one program.
@@ -45,6 +53,24 @@ pub enum RenderError {
         rule: String,
         /// Number of entries.
         found: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// Rule that the system cannot express.
+    #[error("pod {pod}: {rule}: {problem}")]
+    Inexpressible {
+        /// Pod whose rules need it.
+        pod: PodName,
+        /// Rule.
+        rule: String,
+        /// Problem.
+        problem: String,
+    },
+    /// State with too many rules.
+    #[error("{system} would have more than {max} rules: choose the pods of one node with --node")]
+    TooManyRules {
+        /// Format.
+        system: &'static str,
         /// Limit.
         max: usize,
     },
