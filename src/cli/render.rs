@@ -92,6 +92,7 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
     let options = RenderOptions {
         pod: arguments.pod.clone(),
         interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
+        ..RenderOptions::default()
     };
     let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
         let (tables, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;

@@ -12,7 +12,7 @@ use super::core::rehearsal::{Candidate, Disagreement};
 use super::engine::{Dataplane, Guards, WORKER_TIMEOUT, link_of};
 use super::port_attachment::{PortAttachment, check_tap};
 use super::{
-    Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
+    Backend, Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
     FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, ServiceFlows,
     StuckWorker, WorkerTimes,
 };
@@ -43,6 +43,16 @@ pub trait DataplaneApi: Send + Sync {
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) rejects.
     fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken>;
+
+    /// Program that forwards the packets.
+    fn backend(&self) -> Backend {
+        Backend::AfXdp
+    }
+
+    /// Conditions that the operator should know, one sentence each.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Path of a new connection under the snapshot that the workers use.
     fn path(&self, flow: &FlowKey) -> FlowPath;
@@ -444,6 +454,6 @@ impl DataplaneApi for Dataplane {
 impl Dataplane {
     fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
         let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
-        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers }) }
+        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers, kernel: None }) }
     }
 }

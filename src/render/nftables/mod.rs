@@ -7,7 +7,7 @@
 mod collection;
 mod since;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -31,6 +31,10 @@ pub(super) struct Ruleset {
 /// Table of one family.
 struct Table {
     family: Family,
+    /// Whether the rules judge every packet, by its flow, and count decisions.
+    every_packet: bool,
+    /// Counters of decisions.
+    counters: BTreeSet<String>,
     /// Sets and maps.
     collections: BTreeMap<String, Collection>,
     chains: BTreeMap<String, Chain>,
@@ -65,7 +69,13 @@ impl Rendering for Ruleset {
 
 impl Table {
     fn new(plan: &Plan, family: Family, options: &RenderOptions) -> Table {
-        let mut table = Table { family, collections: BTreeMap::new(), chains: BTreeMap::new() };
+        let mut table = Table {
+            family,
+            every_packet: options.every_packet,
+            counters: BTreeSet::new(),
+            collections: BTreeMap::new(),
+            chains: BTreeMap::new(),
+        };
         if plan.endpoints.is_empty() {
             return table;
         }
@@ -77,7 +87,8 @@ impl Table {
             table.collections.insert(name.clone(), collection);
         }
         for (name, list) in &plan.acls {
-            table.chains.insert(name.clone(), table.list_chain(list));
+            let chain = table.list_chain(list);
+            table.chains.insert(name.clone(), chain);
         }
         table.add_dispatch(plan);
         table.add_guard(plan, options);
@@ -99,38 +110,74 @@ impl Table {
         }
     }
 
-    fn list_chain(&self, list: &AclPlan) -> Chain {
+    /// Address of a flow's originator in rules. Of every packet of the flow, it is the one before translation.
+    fn source(&self) -> String {
+        let direction = if self.every_packet { "ct original " } else { "" };
+        format!("{direction}{} saddr", self.word())
+    }
+
+    /// Address of a flow's responder. Of every packet of the flow, it is the one after translation: that which
+    /// replies come from.
+    fn destination(&self) -> String {
+        let word = self.word();
+        if self.every_packet { format!("ct reply {word} saddr") } else { format!("{word} daddr") }
+    }
+
+    fn list_chain(&mut self, list: &AclPlan) -> Chain {
         let side = match list.direction {
-            Direction::Ingress => "saddr",
-            Direction::Egress => "daddr",
+            Direction::Ingress => self.source(),
+            Direction::Egress => self.destination(),
         };
         let mut rules = vec!["ct state invalid drop".to_owned()];
-        list.rules.iter().for_each(|rule| self.push_rules(rule, side, &mut rules));
-        rules.push(format!("{} comment \"{}\"", verdict(list.last), comment(&list.title)));
+        list.rules.iter().for_each(|rule| self.push_rules(rule, &side, &mut rules));
+        self.push_verdict("", list.last, &list.title, &list.counter, &mut rules);
         Chain { note: String::new(), hook: None, rules }
     }
 
-    fn push_rules(&self, rule: &PlanRule, side: &str, rules: &mut Vec<String>) {
-        let word = self.word();
+    fn push_rules(&mut self, rule: &PlanRule, side: &str, rules: &mut Vec<String>) {
         let peers = match &rule.peers {
             Peers::Anyone => String::new(),
-            Peers::In(set) => format!("{word} {side} @{set} "),
-            Peers::NotIn(set) => format!("{word} {side} != @{set} "),
-            Peers::Hosts(hosts) => format!("{word} {side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
+            Peers::In(set) => format!("{side} @{set} "),
+            Peers::NotIn(set) => format!("{side} != @{set} "),
+            Peers::Hosts(hosts) => format!("{side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
         };
-        let tail = format!("{} comment \"{}\"", verdict(rule.verdict), comment(&rule.title));
-        let Some(services) = &rule.services else { return rules.push(format!("{peers}{tail}")) };
+        let Some(services) = &rule.services else {
+            return self.push_verdict(&peers, rule.verdict, &rule.title, &rule.counter, rules);
+        };
         for (protocol, name) in [(Protocol::TCP, "tcp"), (Protocol::UDP, "udp"), (Protocol::SCTP, "sctp")] {
             let spans: Vec<&Span> = services.iter().filter(|span| span.0 == protocol).collect();
-            match spans[..] {
-                [] => {}
-                [(_, 0, u16::MAX)] => rules.push(format!("{peers}meta l4proto {name} {tail}")),
-                _ => {
-                    let ports = one_of(spans.iter().map(|&&(_, first, last)| ports(first, last)));
-                    rules.push(format!("{peers}{name} dport {ports} {tail}"));
-                }
+            let ports = one_of(spans.iter().map(|&&(_, first, last)| ports(first, last)));
+            let service = match (&spans[..], self.every_packet) {
+                ([], _) => continue,
+                ([(_, 0, u16::MAX)], false) => format!("meta l4proto {name} "),
+                ([(_, 0, u16::MAX)], true) => format!("ct original protocol {name} "),
+                (_, false) => format!("{name} dport {ports} "),
+                (_, true) => format!("ct original protocol {name} ct reply proto-src {ports} "),
+            };
+            let matches = peers.clone() + &service;
+            self.push_verdict(&matches, rule.verdict, &rule.title, &rule.counter, rules);
+        }
+    }
+
+    /// Adds the rule of a decision. Counts the packets of flows without a reply that it allows, and all that it denies.
+    fn push_verdict(
+        &mut self,
+        matches: &str,
+        verdict: Verdict,
+        title: &str,
+        counter: &str,
+        rules: &mut Vec<String>,
+    ) {
+        let (action, title) = (action(verdict), comment(title));
+        let mut count = String::new();
+        if self.every_packet {
+            self.counters.insert(counter.to_owned());
+            match verdict {
+                Verdict::Allow => rules.push(format!("{matches}ct state new counter name \"{counter}\" {action}")),
+                Verdict::Deny => count = format!("counter name \"{counter}\" "),
             }
         }
+        rules.push(format!("{matches}{count}{action} comment \"{title}\""));
     }
 
     /// Adds the verdict maps and the chains at the hooks.
@@ -158,20 +205,44 @@ impl Table {
             ("from-pods".to_owned(), from),
             ("to-pods".to_owned(), to),
         ]);
-        let established = "ct state established,related accept".to_owned();
-        let from_pods = format!("{word} saddr vmap @from-pods");
-        let mut input = vec![established.clone()];
+        let (source, destination) = (self.source(), self.destination());
+        let from_pods = format!("{source} vmap @from-pods");
+        // Without a flow, a packet has neither an original direction nor a verdict.
+        let without_flow = |sides: &[&str]| -> Vec<String> {
+            let drop = |side: &&str| format!("ct state invalid,untracked {word} {side} @pods drop");
+            sides.iter().map(drop).collect()
+        };
+        let mut input = Vec::new();
         if self.family == Family::V6 {
             input
                 .push(format!("icmpv6 type {} accept", one_of(NEIGHBOR_DISCOVERY.iter().map(u8::to_string))));
         }
+        let mut forward = Vec::new();
+        if self.every_packet {
+            forward.extend(without_flow(&["saddr", "daddr"]));
+            input.extend(without_flow(&["saddr"]));
+            let mut pods = Collection::set("Addresses of pods", format!("type {address}"));
+            pods.extend(plan.endpoints.keys().map(|&address| Key::Range(address, address)));
+            self.collections.insert("pods".to_owned(), pods);
+            let replies = vec![format!("ct direction reply {from_pods}")];
+            self.add_hook(
+                "output",
+                "Replies of the node to pods",
+                "type filter hook output priority filter; policy accept;",
+                replies,
+            );
+        } else {
+            for chain in [&mut forward, &mut input] {
+                chain.insert(0, "ct state established,related accept".to_owned());
+            }
+        }
         input.push(from_pods.clone());
-        let mut forward = vec![established, format!("{word} saddr . {word} daddr @own accept"), from_pods];
+        forward.extend([format!("{source} . {destination} @own accept"), from_pods]);
         if !nodes.is_empty() {
-            forward.push(format!("{word} saddr . {word} daddr @own-node accept"));
+            forward.push(format!("{source} . {destination} @own-node accept"));
             self.collections.insert("own-node".to_owned(), nodes);
         }
-        forward.push(format!("{word} daddr vmap @to-pods"));
+        forward.push(format!("{destination} vmap @to-pods"));
         self.add_hook(
             "forward",
             "Packets between pods and others",
@@ -251,6 +322,9 @@ impl Table {
             return;
         }
         let _ = writeln!(text, "table {word} {TABLE} {{");
+        for counter in &self.counters {
+            let _ = writeln!(text, "\tcounter {counter} {{ }}");
+        }
         for (name, collection) in &self.collections {
             collection.print(name, text);
         }
@@ -269,7 +343,7 @@ impl Table {
 const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 
 /// Verdict within the chain of a list.
-fn verdict(verdict: Verdict) -> &'static str {
+fn action(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "return",
         Verdict::Deny => "drop",

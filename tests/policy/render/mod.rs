@@ -85,7 +85,7 @@ fn some_interfaces(tables: &RuleTables, classifier: &Classifier) -> RenderOption
     let is_sole = |address: &IpAddr| classifier.pods_at(*address).count() == 1;
     let named = tables.pods.iter().filter(|(_, pod)| pod.addresses.iter().all(is_sole)).step_by(2);
     let interfaces = named.enumerate().map(|(number, (pod, _))| (pod.clone(), format!("veth{number}")));
-    RenderOptions { pod: None, interfaces: interfaces.collect() }
+    RenderOptions { interfaces: interfaces.collect(), ..RenderOptions::default() }
 }
 
 /// Compares every probe of a file. Returns the number of probes.
@@ -176,7 +176,7 @@ fn a_rendering_of_one_pod_has_its_rules_alone() {
     let objects = expansion.objects();
     let state = ClusterState { tables, objects };
     for pod in tables.pods.keys() {
-        let options = RenderOptions { pod: Some(pod.clone()), interfaces: BTreeMap::new() };
+        let options = RenderOptions { pod: Some(pod.clone()), ..RenderOptions::default() };
         let mut alone = tables.clone();
         let others: Vec<PodName> = tables.pods.keys().filter(|other| *other != pod).cloned().collect();
         others.iter().for_each(|other| _ = alone.pods.remove(other));
@@ -186,7 +186,7 @@ fn a_rendering_of_one_pod_has_its_rules_alone() {
             assert_eq!(of_pod, render(format, alone, &RenderOptions::default()).unwrap());
         }
     }
-    let unknown = RenderOptions { pod: Some(PodName::new("no", "pod")), interfaces: BTreeMap::new() };
+    let unknown = RenderOptions { pod: Some(PodName::new("no", "pod")), ..RenderOptions::default() };
     for format in Format::ALL {
         assert!(render(format, state, &unknown).unwrap_err().to_string().contains("no/pod"));
     }

@@ -1,0 +1,4 @@
+//! The switch with the backend nftables: the kernel forwards.
+
+mod policy;
+mod rig;
