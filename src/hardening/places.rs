@@ -35,6 +35,8 @@ pub(super) struct Places {
     pub(super) read: Vec<PathBuf>,
     /// Directories below which files are made, changed and removed.
     pub(super) written: Vec<PathBuf>,
+    /// Directories of settings that are changed.
+    pub(super) settings: Vec<PathBuf>,
     /// Directories of programs that are started, with their libraries.
     pub(super) programs: Vec<PathBuf>,
 }
@@ -86,7 +88,8 @@ impl Places {
             let search = env::var_os("PATH").unwrap_or_default();
             let programs = PROGRAMS.map(PathBuf::from).into_iter().chain(env::split_paths(&search));
             places.programs = programs.filter(|path| path.is_absolute() && path.exists()).collect();
-            places.written.extend(NETWORK_SETTINGS.map(PathBuf::from).into_iter().filter(|path| path.exists()));
+            let settings = NETWORK_SETTINGS.map(PathBuf::from).into_iter();
+            places.settings = settings.filter(|path| path.exists()).collect();
         }
         for list in [&mut places.named, &mut places.read, &mut places.written, &mut places.programs] {
             list.sort();

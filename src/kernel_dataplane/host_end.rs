@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 
 use super::rules::gateways;
 use crate::dataplane::{DesiredState, PortError, PortHealth, PortKind, PortSpec};
@@ -120,7 +121,8 @@ pub(super) fn change_routes(installed: &mut Routes, wanted: &Routes) -> Result<(
         }
         stays
     });
-    for (address, (interface, source)) in wanted {
+    let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
+    for (address, (interface, source)) in wanted.iter().filter(|(address, _)| address.is_ipv4() || has_ipv6) {
         if installed.get(address) == Some(&(interface.clone(), *source)) {
             continue;
         }

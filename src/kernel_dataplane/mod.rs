@@ -81,9 +81,11 @@ impl KernelDataplane {
         state.blocked.extend(earlier.iter().flatten().cloned());
         state.blocked.retain(|name| Interface::find(name).is_ok());
         state.has_taken_over = true;
-        let taken = self.apply(&mut state).and_then(|()| self.raise_all(&state));
+        let load = self.load_rules(&mut state);
+        let taken = load.and_then(|()| self.raise_all(&state)).and_then(|()| self.route(&mut state));
         taken.map_err(|reason| {
             if earlier.is_none() {
+                let _ = host_end::change_routes(&mut state.routes, &Routes::new());
                 let _ = self.remove_tables();
             }
             StartError::Setup(format!("the kernel does not forward for pods: {reason}"))
@@ -134,12 +136,14 @@ impl KernelDataplane {
         if !state.has_taken_over {
             return Ok(());
         }
-        let applied = self.try_apply(state);
+        // No route leads to a pod before its rules hold.
+        let applied = self.load_rules(state).and_then(|()| self.route(state));
         state.failed = applied.as_ref().err().cloned();
         applied
     }
 
-    fn try_apply(&self, state: &mut State) -> Result<(), String> {
+    /// Loads the rules of the published state, unless the kernel has them.
+    fn load_rules(&self, state: &mut State) -> Result<(), String> {
         let desired = self.published.desired();
         let rules = Rules::new(&desired, &state.interfaces(), self.tcp_pickup);
         let change = match &state.loaded {
@@ -155,10 +159,14 @@ impl KernelDataplane {
                 return Err(refused);
             }
         }
-        // No route leads to a pod before its rules hold.
-        let name = |port| Some(state.ports.get(&port)?.interface.name.clone());
-        let wanted = host_end::routes(&desired, name);
         state.loaded = Some(rules);
+        Ok(())
+    }
+
+    /// Brings the kernel's routes to those of the published state.
+    fn route(&self, state: &mut State) -> Result<(), String> {
+        let name = |port| Some(state.ports.get(&port)?.interface.name.clone());
+        let wanted = host_end::routes(&self.published.desired(), name);
         host_end::change_routes(&mut state.routes, &wanted).map_err(|error| error.to_string())
     }
 

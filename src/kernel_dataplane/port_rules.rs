@@ -8,6 +8,8 @@ use ipnet::IpNet;
 
 /// Table of the rules.
 const TABLE: &str = "inet palisade-ports";
+// Protocols are numbers, which `nft` needs no file for: 1 is ICMP, 58 ICMPv6.
+
 /// `ICMPv6` types of neighbour discovery that a pod may send, and multicast listener reports (RFC 4861, RFC 2710, RFC 3810):
 /// no advertisement of a router, no redirect.
 const NEIGHBOR_DISCOVERY: &str = "{ 131, 132, 133, 135, 136, 143 }";
@@ -72,17 +74,17 @@ impl PortRules {
         let mut arriving = vec![
             rule("iifname @closed-ports drop"),
             // Sources of the link itself reach nothing but neighbour discovery: no policy knows them.
-            rule("iifname @pod-ports ip6 saddr { ::, fe80::/10 } meta l4proto != ipv6-icmp drop"),
+            rule("iifname @pod-ports ip6 saddr { ::, fe80::/10 } meta l4proto != 58 drop"),
             format!("iifname @pod-ports ip6 saddr {{ ::, fe80::/10 }} icmpv6 type != {NEIGHBOR_DISCOVERY} drop"),
-            rule("iifname @pod-ports meta pkttype != host meta l4proto != ipv6-icmp drop"),
+            rule("iifname @pod-ports meta pkttype != host meta l4proto != 58 drop"),
             format!("iifname @pod-ports meta pkttype != host icmpv6 type != {NEIGHBOR_DISCOVERY} drop"),
         ];
         // A gateway answers echo requests, and has no services.
         if !v4.is_empty() {
-            arriving.push(format!("iifname @pod-ports ip daddr {} meta l4proto != icmp drop", list(&v4)));
+            arriving.push(format!("iifname @pod-ports ip daddr {} meta l4proto != 1 drop", list(&v4)));
         }
         if !v6.is_empty() {
-            arriving.push(format!("iifname @pod-ports ip6 daddr {} meta l4proto != ipv6-icmp drop", list(&v6)));
+            arriving.push(format!("iifname @pod-ports ip6 daddr {} meta l4proto != 58 drop", list(&v6)));
         }
         let mut flows = vec![rule("iifname @draining-ports ct state new drop")];
         let mut leaving = vec![

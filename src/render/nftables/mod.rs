@@ -150,9 +150,9 @@ impl Table {
             let service = match (&spans[..], self.every_packet) {
                 ([], _) => continue,
                 ([(_, 0, u16::MAX)], false) => format!("meta l4proto {name} "),
-                ([(_, 0, u16::MAX)], true) => format!("ct original protocol {name} "),
+                ([(_, 0, u16::MAX)], true) => format!("ct original protocol {} ", protocol.0),
                 (_, false) => format!("{name} dport {ports} "),
-                (_, true) => format!("ct original protocol {name} ct reply proto-src {ports} "),
+                (_, true) => format!("ct original protocol {} ct reply proto-src {ports} ", protocol.0),
             };
             let matches = peers.clone() + &service;
             self.push_verdict(&matches, rule.verdict, &rule.title, &rule.counter, rules);
