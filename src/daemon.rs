@@ -95,9 +95,7 @@ impl PacketPath {
             PacketPath::Workers(dataplane) => {
                 Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
             }
-            PacketPath::Kernel(dataplane) => {
-                Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode)
-            }
+            PacketPath::Kernel(dataplane) => Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode),
         }
     }
 }
@@ -153,7 +151,8 @@ impl Daemon {
 
     /// Stops the server, then the workers, and removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { monitor, drop_collector, exporter, server, switch, packet_path, shutdown_mode, .. } = self;
+        let Daemon { monitor, drop_collector, exporter, server, switch, packet_path, shutdown_mode, .. } =
+            self;
         drop(server);
         drop((monitor, drop_collector, exporter));
         drop(switch);

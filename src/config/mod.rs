@@ -21,7 +21,8 @@ use serde::Deserialize;
 
 use crate::control::PortRoute;
 use crate::dataplane::{
-    Backend, ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings, Timeouts as TimeoutSettings,
+    Backend, ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings,
+    Timeouts as TimeoutSettings,
 };
 use crate::tables::PodName;
 

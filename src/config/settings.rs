@@ -66,7 +66,9 @@ impl Config {
             return None;
         }
         if self.policy.denied == Denied::Reject {
-            return Some("policy.denied = \"reject\" needs the backend af-xdp: the rules of nftables drop without an answer");
+            return Some(
+                "policy.denied = \"reject\" needs the backend af-xdp: the rules of nftables drop without an answer",
+            );
         }
         if self.ipfix.collector.is_some() {
             return Some("ipfix.collector needs the backend af-xdp: the flows are the kernel's");

@@ -12,9 +12,9 @@ use super::core::rehearsal::{Candidate, Disagreement};
 use super::engine::{Dataplane, Guards, WORKER_TIMEOUT, link_of};
 use super::port_attachment::{PortAttachment, check_tap};
 use super::{
-    Backend, Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
-    FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, ServiceFlows,
-    StuckWorker, WorkerTimes,
+    Backend, Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath,
+    FlowTableReport, FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport,
+    ServiceFlows, StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;

@@ -116,7 +116,12 @@ mod tests {
         fs::create_dir_all(&scratch).unwrap();
         let file = scratch.join("policy.yaml");
         fs::write(&file, "").unwrap();
-        let places = || Places { named: vec![scratch.clone()], read: vec![], written: vec![scratch.clone()], ..Places::default() };
+        let places = || Places {
+            named: vec![scratch.clone()],
+            read: vec![],
+            written: vec![scratch.clone()],
+            ..Places::default()
+        };
         let (text, permitted) = dropped(places());
         assert!(!text.contains("DAC") && permitted == NEEDED, "{text}");
         // A file of another user that only this one may read.

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::counters::{KernelCounters, shown};
 use super::host_end::{self, examine};
 use super::{KernelDataplane, Port, State};
 use crate::dataplane::{
-    Backend, DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortHealth, PortKind, PortReport,
-    PortSpec, RouteReport,
+    Backend, Counters, DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortHealth, PortKind,
+    PortReport, PortSpec, RouteReport,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -98,11 +99,13 @@ impl DataplaneApi for KernelDataplane {
     fn problems(&self) -> Vec<String> {
         let state = self.state();
         let failed = state.failed.iter().map(|reason| {
-            format!("the kernel has not taken the rules of the last change, and the earlier ones hold: {reason}")
+            format!(
+                "the kernel has not taken the rules of the last change, and the earlier ones hold: {reason}"
+            )
         });
         let gone = (state.times_gone > 0).then(|| {
             format!(
-                "another program has removed the rules {} times since the start, and packets may have passed unchecked until they \
+                "another program has removed the rules (times since the start: {}), and packets may have passed unchecked until they \
                  were loaded again: find what runs `nft flush ruleset`",
                 state.times_gone
             )
@@ -110,20 +113,47 @@ impl DataplaneApi for KernelDataplane {
         failed.chain(gone).collect()
     }
 
+    fn counters(&self) -> Counters {
+        let state = self.state();
+        let read = if state.has_taken_over {
+            KernelCounters::read(&self.nft)
+        } else {
+            Ok(KernelCounters::default())
+        };
+        let counters = match read {
+            Ok(counters) => counters,
+            Err(error) => {
+                tracing::warn!("the counters of the kernel cannot be read: {error}");
+                return Counters::default();
+            }
+        };
+        let mut decisions = state.retired.clone();
+        if let Some(rules) = &state.loaded {
+            counters.add_decisions(&rules.decisions(), &mut decisions);
+        }
+        let port = |(id, port): (&PortId, &Port)| (*id, counters.of_port(&port.interface.name));
+        Counters {
+            ports: state.ports.iter().map(port).collect(),
+            decisions: shown(decisions),
+            ..Counters::default()
+        }
+    }
+
     fn clock(&self) -> Duration {
         self.start.elapsed()
     }
 
     fn path(&self, flow: &FlowKey) -> FlowPath {
-        self.published.path(flow)
+        // The kernel resolves neighbours itself.
+        FlowPath { neighbor: None, ..self.published.path(flow) }
     }
 
     fn routes(&self) -> Vec<RouteReport> {
-        self.published.routes()
+        self.published.routes().into_iter().map(without_neighbor).collect()
     }
 
     fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
-        self.published.route_of(address)
+        self.published.route_of(address).map(without_neighbor)
     }
 }
 
@@ -147,4 +177,9 @@ impl KernelDataplane {
             warnings,
         })
     }
+}
+
+/// The kernel resolves neighbours itself.
+fn without_neighbor(route: RouteReport) -> RouteReport {
+    RouteReport { neighbor: None, ..route }
 }

@@ -35,7 +35,8 @@ pub(super) fn examine(spec: &PortSpec) -> Result<Interface, PortError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.len() > NAME_MAX || !name.chars().all(is_plain) {
         return refuse(
-            "rules name interfaces, and this name is none of up to 15 letters, digits and - _ .: rename it".to_owned(),
+            "rules name interfaces, and this name is none of up to 15 letters, digits and - _ .: rename it"
+                .to_owned(),
         );
     }
     let interface = Interface::find(name)?;
@@ -93,9 +94,10 @@ fn keep_address(kernel: &RouteSocket, interface: &str, address: IpAddr) -> Resul
 pub(super) fn lower(interface: &str, desired: &DesiredState) -> Result<(), NetlinkError> {
     raise_host_end(interface)?;
     let kernel = RouteSocket::open()?;
-    gateways(desired).into_iter().filter(IpAddr::is_ipv4).try_for_each(|address| {
-        kernel.remove_address(interface, address)
-    })
+    gateways(desired)
+        .into_iter()
+        .filter(IpAddr::is_ipv4)
+        .try_for_each(|address| kernel.remove_address(interface, address))
 }
 
 /// Routes that a desired state needs. `names` has the interfaces of pods.
@@ -159,4 +161,3 @@ pub(super) fn check(was: &Interface) -> Result<PortHealth, PortError> {
     };
     Ok(PortHealth::Good { interface: is.name, obstacle })
 }
-

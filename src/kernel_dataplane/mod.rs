@@ -5,6 +5,7 @@
 //! program `nft` loads as one transaction. Rules, routes and settings outlive the process.
 
 mod api;
+mod counters;
 mod host_end;
 mod nft;
 mod port_rules;
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::counters::{Decisions, KernelCounters};
 use self::host_end::Routes;
 use self::nft::Nft;
 use self::rules::{Interfaces, Rules, TABLES};
@@ -49,6 +51,8 @@ struct State {
     routes: Routes,
     /// Reason for which the kernel does not have the last published state.
     failed: Option<String>,
+    /// Packets that rules of earlier changes have decided on.
+    retired: Decisions,
     /// Time of the last look whether the kernel still has the tables.
     looked: Option<Instant>,
     /// Times that the tables were gone.
@@ -150,7 +154,12 @@ impl KernelDataplane {
             Some(loaded) => rules.since(loaded),
             None => rules.whole().map(Some),
         };
-        if let Some(text) = change.map_err(|error| error.to_string())?
+        let change = change.map_err(|error| error.to_string())?;
+        // Counters end with their rules.
+        let ends = change.as_ref().is_some_and(|text| text.contains("delete counter"));
+        let counted = state.loaded.as_ref().filter(|_| ends).map(Rules::decisions);
+        let before = counted.as_ref().and_then(|_| KernelCounters::read(&self.nft).ok());
+        if let Some(text) = change
             && let Err(refused) = self.nft.load(&text)
         {
             // Another program may have changed the tables.
@@ -158,6 +167,11 @@ impl KernelDataplane {
             if state.loaded.take().is_none() || self.nft.load(&whole).is_err() {
                 return Err(refused);
             }
+        }
+        if let (Some(names), Some(before)) = (counted, before)
+            && let Ok(after) = KernelCounters::read(&self.nft)
+        {
+            before.without(&after).add_decisions(&names, &mut state.retired);
         }
         state.loaded = Some(rules);
         Ok(())
@@ -188,11 +202,14 @@ impl KernelDataplane {
         }
         state.looked = Some(Instant::now());
         let found = self.nft.tables();
-        let is_there = |table: &&str| found.as_ref().is_ok_and(|found| found.iter().any(|name| name == table));
+        let is_there =
+            |table: &&str| found.as_ref().is_ok_and(|found| found.iter().any(|name| name == table));
         if found.is_ok() && !TABLES.iter().all(|table| is_there(&table)) {
             state.times_gone += 1;
             state.loaded = None;
-            tracing::error!("another program has removed the rules: they are loaded again, and packets may have passed unchecked");
+            tracing::error!(
+                "another program has removed the rules: they are loaded again, and packets may have passed unchecked"
+            );
         } else if state.failed.is_none() {
             return;
         }

@@ -67,7 +67,8 @@ impl Nft {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let message = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<String> = message.lines().take(ERROR_LINES).map(|line| printable::line(line.trim()).into_owned()).collect();
+        let lines: Vec<String> =
+            message.lines().take(ERROR_LINES).map(|line| printable::line(line.trim()).into_owned()).collect();
         Err(format!("{program} fails ({}): {}", output.status, lines.join("; ")))
     }
 }

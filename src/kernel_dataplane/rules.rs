@@ -9,9 +9,11 @@ use ipnet::IpNet;
 use super::port_rules::PortRules;
 use crate::dataplane::{DesiredState, PodAttachment};
 use crate::ids::{AclId, PortId, RowId, RuleId};
-use crate::render::{ClusterState, Format, Part, RenderError, RenderOptions, difference_of, render};
+use crate::render::{
+    ClusterState, Format, Part, RenderError, RenderOptions, counter_name, difference_of, render,
+};
 use crate::tables::{
-    Acl, Decision, Direction, PersistentMap, PodPolicy, Row, RuleOrigin, RuleTables,
+    Acl, Decision, Direction, PersistentMap, PodPolicy, Row, RuleOrigin, RuleTables, Verdict,
 };
 
 /// Names of the tables in the kernel.
@@ -60,14 +62,12 @@ impl Rules {
             options.interfaces.insert(pod.clone(), interface.clone());
         }
         tables.pods = pods.into_iter().collect();
-        let name = |port: &PortId| interfaces.pods.get(port).cloned();
         let has_pod: BTreeSet<&String> = options.interfaces.values().collect();
         let host = desired.node.as_ref().map(|node| node.port);
         let closed = interfaces.pods.values().filter(|name| !has_pod.contains(name));
         let ports = PortRules {
             pods: interfaces.pods.values().cloned().collect(),
             closed: closed.chain(&interfaces.blocked).cloned().collect(),
-            draining: desired.draining.iter().filter_map(name).collect(),
             others: interfaces.others.clone(),
             gateways: gateways(desired),
             pod_prefixes: desired.pod_prefixes.iter().map(IpNet::trunc).collect(),
@@ -88,7 +88,8 @@ impl Rules {
         let same = |left: &Option<Arc<RuleTables>>, right: &Option<Arc<RuleTables>>| {
             left.as_ref().map(Arc::as_ptr) == right.as_ref().map(Arc::as_ptr)
         };
-        let mut all = if self.ports == old.ports { String::new() } else { self.ports.since() };
+        let mut all =
+            if self.ports == old.ports { String::new() } else { self.ports.since(Some(&old.ports)) };
         let is_same = same(&self.source, &old.source)
             && self.options == old.options
             && self.tables.pods == old.tables.pods;
@@ -97,6 +98,15 @@ impl Rules {
             all += &text(&difference_of(Format::Nftables, old, new)?);
         }
         Ok(Some(all).filter(|all| !all.is_empty()))
+    }
+
+    /// Decisions by the name of their counter.
+    pub(super) fn decisions(&self) -> BTreeMap<String, (RuleOrigin, Verdict)> {
+        let both = |origin: &RuleOrigin| {
+            [Verdict::Allow, Verdict::Deny]
+                .map(|verdict| (counter_name(origin, verdict), (origin.clone(), verdict)))
+        };
+        self.tables.rules.values().flat_map(both).collect()
     }
 
     fn state(&self) -> ClusterState<'_> {

@@ -149,7 +149,9 @@ impl From<&LinkMessage> for Interface {
             match attribute {
                 LinkAttribute::IfName(name) => interface.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
-                LinkAttribute::Controller(index) => interface.controller = Some(*index).filter(|index| *index > 0),
+                LinkAttribute::Controller(index) => {
+                    interface.controller = Some(*index).filter(|index| *index > 0)
+                }
                 LinkAttribute::Address(address) => {
                     // Links of other types have longer addresses, or none.
                     interface.mac = Mac(std::array::from_fn(|byte| address.get(byte).copied().unwrap_or(0)));

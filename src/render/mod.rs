@@ -80,8 +80,7 @@ pub fn counter_name(origin: &RuleOrigin, verdict: Verdict) -> String {
 fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part>, RenderError> {
     let options = new.1;
     // The pod may exist on one side only.
-    let has =
-        |pod: &PodName| old.iter().chain([&new]).any(|(state, _)| state.tables.pods.contains_key(pod));
+    let has = |pod: &PodName| old.iter().chain([&new]).any(|(state, _)| state.tables.pods.contains_key(pod));
     if let Some(pod) = options.pod.as_ref().filter(|pod| !has(pod)) {
         return Err(RenderError::UnknownPod(pod.clone()));
     }

@@ -35,7 +35,12 @@ impl PublishedState {
     /// Adds a port.
     pub fn add_port(&self, kind: PortKind, mtu: u32) -> Result<PortId, PortError> {
         let id = self.0.free_port(None)?;
-        self.0.add_port(id, PortView::new(kind, None, mtu.min(MTU_MAX as u32) as u16, None), None, &|_, _| {});
+        self.0.add_port(
+            id,
+            PortView::new(kind, None, mtu.min(MTU_MAX as u32) as u16, None),
+            None,
+            &|_, _| {},
+        );
         Ok(id)
     }
 

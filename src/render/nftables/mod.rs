@@ -20,6 +20,11 @@ use collection::{Collection, Key};
 
 /// Name of the tables.
 const TABLE: &str = "palisade";
+/// Reasons of drops, by the names of the switch's counters.
+const SPOOFED: &str = "spoofed";
+const INVALID_STATE: &str = "invalid-state";
+const POLICY_EGRESS: &str = "policy-egress";
+const POLICY_INGRESS: &str = "policy-ingress";
 /// Name of the file.
 const FILE: &str = "palisade.nft";
 
@@ -92,6 +97,7 @@ impl Table {
         }
         table.add_dispatch(plan);
         table.add_guard(plan, options);
+        table.add_drop_chains(options);
         table
     }
 
@@ -128,13 +134,18 @@ impl Table {
             Direction::Ingress => self.source(),
             Direction::Egress => self.destination(),
         };
-        let mut rules = vec!["ct state invalid drop".to_owned()];
-        list.rules.iter().for_each(|rule| self.push_rules(rule, &side, &mut rules));
-        self.push_verdict("", list.last, &list.title, &list.counter, &mut rules);
+        let mut rules = vec![format!("ct state invalid {}", self.drop_for(INVALID_STATE))];
+        let denied = match list.direction {
+            Direction::Ingress => POLICY_INGRESS,
+            Direction::Egress => POLICY_EGRESS,
+        };
+        list.rules.iter().for_each(|rule| self.push_rules(rule, &side, denied, &mut rules));
+        self.push_verdict(String::new(), (list.last, denied), &list.title, &list.counter, &mut rules);
         Chain { note: String::new(), hook: None, rules }
     }
 
-    fn push_rules(&mut self, rule: &PlanRule, side: &str, rules: &mut Vec<String>) {
+    fn push_rules(&mut self, rule: &PlanRule, side: &str, denied: &'static str, rules: &mut Vec<String>) {
+        let verdict = (rule.verdict, denied);
         let peers = match &rule.peers {
             Peers::Anyone => String::new(),
             Peers::In(set) => format!("{side} @{set} "),
@@ -142,7 +153,7 @@ impl Table {
             Peers::Hosts(hosts) => format!("{side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
         };
         let Some(services) = &rule.services else {
-            return self.push_verdict(&peers, rule.verdict, &rule.title, &rule.counter, rules);
+            return self.push_verdict(peers, verdict, &rule.title, &rule.counter, rules);
         };
         for (protocol, name) in [(Protocol::TCP, "tcp"), (Protocol::UDP, "udp"), (Protocol::SCTP, "sctp")] {
             let spans: Vec<&Span> = services.iter().filter(|span| span.0 == protocol).collect();
@@ -154,26 +165,31 @@ impl Table {
                 (_, false) => format!("{name} dport {ports} "),
                 (_, true) => format!("ct original protocol {} ct reply proto-src {ports} ", protocol.0),
             };
-            let matches = peers.clone() + &service;
-            self.push_verdict(&matches, rule.verdict, &rule.title, &rule.counter, rules);
+            self.push_verdict(peers.clone() + &service, verdict, &rule.title, &rule.counter, rules);
         }
     }
 
     /// Adds the rule of a decision. Counts the packets of flows without a reply that it allows, and all that it denies.
     fn push_verdict(
         &mut self,
-        matches: &str,
-        verdict: Verdict,
+        matches: String,
+        (verdict, denied): (Verdict, &'static str),
         title: &str,
         counter: &str,
         rules: &mut Vec<String>,
     ) {
-        let (action, title) = (action(verdict), comment(title));
+        let action = match verdict {
+            Verdict::Allow => "return".to_owned(),
+            Verdict::Deny => self.drop_for(denied),
+        };
+        let title = comment(title);
         let mut count = String::new();
         if self.every_packet {
             self.counters.insert(counter.to_owned());
             match verdict {
-                Verdict::Allow => rules.push(format!("{matches}ct state new counter name \"{counter}\" {action}")),
+                Verdict::Allow => {
+                    rules.push(format!("{matches}ct state new counter name \"{counter}\" {action}"))
+                }
                 Verdict::Deny => count = format!("counter name \"{counter}\" "),
             }
         }
@@ -209,8 +225,11 @@ impl Table {
         let from_pods = format!("{source} vmap @from-pods");
         // Without a flow, a packet has neither an original direction nor a verdict.
         let without_flow = |sides: &[&str]| -> Vec<String> {
-            let drop = |side: &&str| format!("ct state invalid,untracked {word} {side} @pods drop");
-            sides.iter().map(drop).collect()
+            let drop = self.drop_for(INVALID_STATE);
+            sides
+                .iter()
+                .map(|side| format!("ct state invalid,untracked {word} {side} @pods {drop}"))
+                .collect()
         };
         let mut input = Vec::new();
         if self.family == Family::V6 {
@@ -299,10 +318,10 @@ impl Table {
         let except = if self.family == Family::V6 { "ip6 saddr != { ::, fe80::/10 } " } else { "" };
         let mut rules = Vec::new();
         if !interfaces.is_empty() {
-            rules.push(format!(
-                "iifname @pod-interfaces {except}iifname . {word} saddr != @pod-bindings drop"
-            ));
-            rules.push(format!("{word} saddr @bound-pods iifname . {word} saddr != @pod-bindings drop"));
+            let drop = self.drop_for(SPOOFED);
+            let is_foreign = format!("iifname . {word} saddr != @pod-bindings {drop}");
+            rules.push(format!("iifname @pod-interfaces {except}{is_foreign}"));
+            rules.push(format!("{word} saddr @bound-pods {is_foreign}"));
             let named = [("pod-interfaces", interfaces), ("pod-bindings", bindings), ("bound-pods", bound)];
             self.collections.extend(named.map(|(name, set)| (name.to_owned(), set)));
         }
@@ -312,6 +331,32 @@ impl Table {
         }
         let hook = "type filter hook prerouting priority raw; policy accept;";
         self.add_hook("guard", "Forged addresses", hook, rules);
+    }
+
+    /// Verdict that drops a packet. Drops of a dataplane are counted by reason and interface.
+    fn drop_for(&self, reason: &'static str) -> String {
+        if self.every_packet { format!("goto drop/{reason}") } else { "drop".to_owned() }
+    }
+
+    /// Adds a chain for each reason of a drop, with a counter for each named interface.
+    fn add_drop_chains(&mut self, options: &RenderOptions) {
+        if !self.every_packet {
+            return;
+        }
+        for reason in [SPOOFED, INVALID_STATE, POLICY_EGRESS, POLICY_INGRESS] {
+            let note = format!("Counters of drops: {reason}");
+            let mut counters = Collection::map(&note, "type ifname : counter".to_owned());
+            for interface in options.interfaces.values() {
+                let counter = format!("drop/{reason}/{interface}");
+                counters.put(Key::Interface(interface.clone()), format!("\"{counter}\""));
+                self.counters.insert(counter);
+            }
+            // Packets of other interfaces break off the first rule.
+            let rules = vec![format!("counter name iifname map @drop/{reason}"), "drop".to_owned()];
+            self.collections.insert(format!("drop/{reason}"), counters);
+            let note = format!("Drops: {reason}");
+            self.chains.insert(format!("drop/{reason}"), Chain { note, hook: None, rules });
+        }
     }
 
     fn print(&self, text: &mut String) {
@@ -341,14 +386,6 @@ impl Table {
 
 /// `ICMPv6` types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
 const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
-
-/// Verdict within the chain of a list.
-fn action(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "return",
-        Verdict::Deny => "drop",
-    }
-}
 
 fn ports(first: u16, last: u16) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }

@@ -23,12 +23,16 @@ pub(super) fn up(pods: &[&str], config: &str) -> Rig {
     Rig { switch, lab }
 }
 
-/// Starts a switch without ports.
+/// Starts a switch that returns the interfaces of its ports when it stops.
 pub(super) fn start(lab: &mut Lab, config: &str) -> Switch {
-    let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
-    (spec.backend, spec.stay_closed) = (Backend::Nftables, true);
-    spec.config.push_str(config);
-    Switch::start(lab, &spec).unwrap()
+    start_with(lab, config, false)
+}
+
+/// Starts a switch whose ports `stay_closed` when it stops, or not.
+pub(super) fn start_with(lab: &mut Lab, config: &str, stay_closed: bool) -> Switch {
+    let spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    let config = config.to_owned();
+    Switch::start(lab, &SwitchSpec { backend: Backend::Nftables, stay_closed, config, ..spec }).unwrap()
 }
 
 /// Starts servers of TCP and UDP in pods.
@@ -37,27 +41,30 @@ pub(super) fn serve(rig: &Rig, pods: &[&str]) -> Vec<Server> {
     pods.iter().map(start).collect()
 }
 
-/// Sends probes from one pod to another by both protocols and both families. Returns those with another outcome.
-pub(super) fn wrong(rig: &Rig, from: &str, to: &str, is_allowed: bool) -> Vec<String> {
+/// Sends probes from one pod to another by both protocols and both families, and names those that are answered.
+fn answered(rig: &Rig, from: &str, to: &str, patience: Duration) -> Vec<String> {
     let (source, destination) = (rig.pod(from), rig.pod(to));
     let addresses: [IpAddr; 2] = [destination.v4().into(), destination.v6().into()];
-    let probes = addresses.iter().flat_map(|to| [(to, Protocol::TCP), (to, Protocol::UDP)]);
-    let (patience, expected) =
-        if is_allowed { (PATIENCE, Outcome::Allowed) } else { (DENIED, Outcome::TimedOut) };
-    probes
-        .filter_map(|(&to, protocol)| {
-            let outcome = Probe { protocol, to, port: PORT }.run(&source, patience).unwrap();
-            (outcome != expected).then(|| format!("{from} to {to} by {protocol}: {outcome:?}"))
-        })
-        .collect()
+    let probes = [Protocol::TCP, Protocol::UDP].map(|protocol| addresses.map(|to| (protocol, to)));
+    let sent = probes.into_iter().flatten().filter(|&(protocol, to)| {
+        let outcome = Probe { protocol, to, port: PORT }.run(&source, patience).unwrap();
+        assert!(matches!(outcome, Outcome::Allowed | Outcome::TimedOut), "{from} to {to}: {outcome}");
+        outcome == Outcome::Allowed
+    });
+    sent.map(|(protocol, to)| format!("{protocol} {}", if to.is_ipv4() { 4 } else { 6 })).collect()
 }
 
-pub(super) fn assert_allowed(rig: &Rig, from: &str, to: &str) {
-    assert_eq!(wrong(rig, from, to, true), [""; 0]);
+/// Names the probes that are answered within a short time.
+pub(super) fn passing(rig: &Rig, from: &str, to: &str) -> Vec<String> {
+    answered(rig, from, to, DENIED)
 }
 
-pub(super) fn assert_denied(rig: &Rig, from: &str, to: &str) {
-    assert_eq!(wrong(rig, from, to, false), [""; 0]);
+pub(super) fn allowed(rig: &Rig, from: &str, to: &str) {
+    assert_eq!(answered(rig, from, to, PATIENCE), ["TCP 4", "TCP 6", "UDP 4", "UDP 6"], "{from} to {to}");
+}
+
+pub(super) fn denied(rig: &Rig, from: &str, to: &str) {
+    assert_eq!(passing(rig, from, to), [""; 0], "{from} to {to}");
 }
 
 /// Runs a program of the node, which must succeed. Returns its output.
