@@ -89,6 +89,9 @@ impl PortRules {
         let neighbors = NEIGHBOR_DISCOVERY;
         let mut arriving = vec![
             rule("counter name iifname map @received"),
+            // A pod that waits for its tables knows its gateway by then: ARP passes no rules, and neighbour discovery is let
+            // through to the node.
+            rule("iifname @closed-ports ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 135, 136 } accept"),
             rule("iifname @closed-ports goto unknown-pod"),
             // Sources of the link itself reach nothing but neighbour discovery: no policy knows them.
             rule("iifname @pod-ports ip6 saddr { ::, fe80::/10 } meta l4proto != 58 goto not-for-us"),
@@ -136,6 +139,7 @@ impl PortRules {
             }
         }
         let leaving = vec![
+            rule("oifname @closed-ports icmpv6 type { 135, 136 } accept"),
             rule("oifname @closed-ports goto unknown-pod"),
             rule("counter name oifname map @transmitted"),
         ];

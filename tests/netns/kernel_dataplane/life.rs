@@ -6,12 +6,12 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use palisade::lab::{Lab, LabSpec};
 
 use super::rig::{allowed, denied, passing, run, serve, start, start_with};
-use crate::support::{PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
+use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
 
 /// Configuration of the ports and pods of a lab, and of a policy directory.
 fn configuration(lab: &Lab) -> String {
@@ -40,16 +40,17 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss
     fs::write(policies.join("db.yaml"), udp).unwrap();
     let config = configuration(&lab);
     let switch = start_with(&mut lab, &config, true);
-    let mut rig = Rig { switch, lab };
+    let rig = Rig { switch, lab };
     let servers = serve(&rig, &["db"]);
     let (client, db) = (rig.pod("client"), rig.pod("db"));
     let socket = client.run(|| UdpSocket::bind((client.v4(), 0))).unwrap().unwrap();
     socket.connect((db.v4(), PORT)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let (stop, sent, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    thread::scope(|scope| {
+    let rig = thread::scope(|scope| {
         scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
+            let start = Instant::now();
+            while !stop.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
                 let is_answered = socket.send(b"ping").is_ok() && socket.recv(&mut [0; 16]).is_ok();
                 sent.fetch_add(1, Ordering::Relaxed);
                 lost.fetch_add(u64::from(!is_answered), Ordering::Relaxed);
@@ -62,8 +63,8 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss
         let before = sent.load(Ordering::Relaxed);
         let switch = start_with(&mut lab, &config, false);
         eventually("datagrams pass after it", || sent.load(Ordering::Relaxed) > before + 100);
-        rig = Rig { switch, lab };
         stop.store(true, Ordering::Relaxed);
+        Rig { switch, lab }
     });
     assert_eq!(lost.load(Ordering::Relaxed), 0, "of {sent:?}");
     denied(&rig, "other", "db");
@@ -90,10 +91,9 @@ fn a_killed_switch_leaves_denied_pairs_apart_and_forgotten_pods_closed() {
     rig.apply(&only_from("db", "client"));
     let Rig { switch, mut lab } = rig;
     switch.kill().unwrap();
-    let probe = |lab: Lab, switch| Rig { switch, lab };
     // The next switch has no ports: those of the process before are closed.
     let switch = start(&mut lab, "");
-    let rig = probe(lab, switch);
+    let rig = Rig { switch, lab };
     denied(&rig, "client", "db");
     rig.switch.attach_all(&rig.lab).unwrap();
     rig.apply(&only_from("db", "other"));

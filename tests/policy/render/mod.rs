@@ -98,6 +98,7 @@ fn compare_file(path: &std::path::Path) -> usize {
         let classifier = Classifier::new(tables).unwrap();
         let (without, with) = (RenderOptions::default(), some_interfaces(tables, &classifier));
         let options = if number % 2 == 0 { without } else { with };
+        let options = RenderOptions { every_packet: number % 3 == 0, ..options };
         let systems = Systems::of(ClusterState { tables, objects: expansion.objects() }, &options);
         for probe in &case.probes {
             for flow in expansion.flows(probe).unwrap() {
@@ -128,7 +129,8 @@ fn our_own_cases_pass() {
 fn random_clusters_and_the_differences_of_their_changes_pass() {
     let mut runner = TestRunner::deterministic();
     let (mut flows, mut changes) = (BTreeMap::new(), 0);
-    for _ in 0..HISTORIES {
+    for number in 0..HISTORIES {
+        let every_packet = number % 2 == 0;
         let mut replayed = History::new();
         let mut before: Option<(RuleTables, Vec<Object>, Systems)> = None;
         for (step, picks) in history().new_tree(&mut runner).unwrap().current() {
@@ -140,6 +142,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
             let scratch = Compiler::from_objects(objects.iter().cloned(), Options::default());
             let scratch = ClusterState { tables: scratch.tables(), objects: &objects };
             let options = some_interfaces(tables, &replayed.classifier);
+            let options = RenderOptions { every_packet, ..options };
             for format in Format::ALL {
                 let whole = render(format, state, &options).unwrap();
                 assert_eq!(whole, render(format, scratch, &options).unwrap());
@@ -151,7 +154,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
                 systems.compare(&replayed.classifier, &flow, &options);
                 *flows.entry(replayed.classifier.decide_flow(&flow).is_allow()).or_insert(0) += 1;
             }
-            let same = RenderOptions::default();
+            let same = RenderOptions { every_packet, ..RenderOptions::default() };
             let whole = Systems::of(state, &same);
             if let Some((tables, objects, mut changed)) = before.take() {
                 let old = ClusterState { tables: &tables, objects: &objects };
