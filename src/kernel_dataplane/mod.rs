@@ -163,6 +163,7 @@ impl KernelDataplane {
             && let Err(refused) = self.nft.load(&text)
         {
             // Another program may have changed the tables.
+            tracing::warn!("all rules are loaded anew, and counters begin at zero: {refused}");
             let whole = rules.whole().map_err(|error| error.to_string())?;
             if state.loaded.take().is_none() || self.nft.load(&whole).is_err() {
                 return Err(refused);

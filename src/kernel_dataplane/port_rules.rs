@@ -140,7 +140,8 @@ impl PortRules {
         }
         let leaving = vec![
             rule("oifname @closed-ports icmpv6 type { 135, 136 } accept"),
-            rule("oifname @closed-ports goto unknown-pod"),
+            // Of the node itself: the others have met `between`.
+            rule("oifname @closed-ports drop"),
             rule("counter name oifname map @transmitted"),
         ];
         [
