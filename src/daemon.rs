@@ -11,7 +11,8 @@ use crate::control::{
     ApiError, BoundSocket, CoverageCheck, DropCollector, FlowExporter, HttpListener, InterfaceMonitor,
     Server, ServerError, Switch, raise_descriptor_limit,
 };
-use crate::dataplane::{Dataplane, DryRun, Settings, ShutdownMode, StartError};
+use crate::dataplane::{Backend, Dataplane, DataplaneApi, DryRun, Settings, ShutdownMode, StartError};
+use crate::kernel_dataplane::KernelDataplane;
 use crate::tables::RuleTables;
 
 /// Time that the workers have to stop.
@@ -44,8 +45,59 @@ pub struct Daemon {
     server: Server,
     http_address: Option<SocketAddr>,
     switch: Arc<Switch>,
-    dataplane: Arc<Dataplane>,
+    packet_path: PacketPath,
     shutdown_mode: ShutdownMode,
+}
+
+/// Program that forwards the packets.
+#[derive(Clone)]
+enum PacketPath {
+    Workers(Arc<Dataplane>),
+    Kernel(Arc<KernelDataplane>),
+}
+
+impl PacketPath {
+    fn start(config: &Config, settings: &Settings) -> Result<PacketPath, StartError> {
+        Ok(match config.backend {
+            Backend::AfXdp => PacketPath::Workers(Arc::new(Dataplane::start(settings)?)),
+            Backend::Nftables => {
+                PacketPath::Kernel(Arc::new(KernelDataplane::new(settings.conntrack.tcp_pickup)?))
+            }
+        })
+    }
+
+    /// Starts to enforce the configuration that has been applied.
+    fn take_over(&self) -> Result<(), StartError> {
+        match self {
+            PacketPath::Workers(_) => Ok(()),
+            PacketPath::Kernel(dataplane) => dataplane.take_over(),
+        }
+    }
+
+    /// Keeps what the start has made.
+    fn keep(&self) {
+        if let PacketPath::Workers(dataplane) = self {
+            dataplane.keep();
+        }
+    }
+
+    fn api(&self) -> Arc<dyn DataplaneApi> {
+        match self {
+            PacketPath::Workers(dataplane) => dataplane.clone(),
+            PacketPath::Kernel(dataplane) => dataplane.clone(),
+        }
+    }
+
+    fn stop(self, shutdown_mode: ShutdownMode) -> Result<(), StartError> {
+        let busy =
+            || StartError::Setup("the dataplane is still in use by a request: its work goes on".to_owned());
+        match self {
+            PacketPath::Workers(dataplane) => {
+                Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
+            }
+            PacketPath::Kernel(dataplane) => Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode),
+        }
+    }
 }
 
 impl Daemon {
@@ -59,11 +111,11 @@ impl Daemon {
         let http_address = socket.http_address();
         let settings = dataplane_settings(config)?;
         let cores = settings.cores.clone();
-        let dataplane = Arc::new(Dataplane::start(&settings)?);
-        let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
-        match open(socket, &switch, config, tables) {
+        let packet_path = PacketPath::start(config, &settings)?;
+        let switch = Arc::new(Switch::new(packet_path.api(), config.switch_settings(cores)));
+        match open(socket, &switch, config, tables, &packet_path) {
             Ok((monitor, drop_collector, exporter, server)) => {
-                dataplane.keep();
+                packet_path.keep();
                 let shutdown_mode = match config.on_stop {
                     OnStop::Closed => ShutdownMode::Closed,
                     OnStop::Detach => ShutdownMode::Detached,
@@ -75,13 +127,13 @@ impl Daemon {
                     server,
                     http_address,
                     switch,
-                    dataplane,
+                    packet_path,
                     shutdown_mode,
                 })
             }
             Err(error) => {
                 drop(switch);
-                stop_workers(dataplane, ShutdownMode::AsFound)?;
+                packet_path.stop(ShutdownMode::AsFound)?;
                 Err(error)
             }
         }
@@ -99,11 +151,12 @@ impl Daemon {
 
     /// Stops the server, then the workers, and removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { monitor, drop_collector, exporter, server, switch, dataplane, shutdown_mode, .. } = self;
+        let Daemon { monitor, drop_collector, exporter, server, switch, packet_path, shutdown_mode, .. } =
+            self;
         drop(server);
         drop((monitor, drop_collector, exporter));
         drop(switch);
-        Ok(stop_workers(dataplane, shutdown_mode)?)
+        Ok(packet_path.stop(shutdown_mode)?)
     }
 }
 
@@ -123,6 +176,7 @@ fn open(
     switch: &Arc<Switch>,
     config: &Config,
     tables: Option<RuleTables>,
+    packet_path: &PacketPath,
 ) -> Result<(InterfaceMonitor, DropCollector, Option<FlowExporter>, Server), DaemonError> {
     // The monitor starts before the ports open, so that it misses no link event of them.
     let monitor = InterfaceMonitor::start(switch).map_err(|error| {
@@ -137,13 +191,8 @@ fn open(
     if let Some(directory) = config.cni_directory() {
         cni::restore(switch, &directory);
     }
+    packet_path.take_over()?;
     Ok((monitor, drop_collector, exporter, socket.serve(switch.clone())?))
-}
-
-fn stop_workers(dataplane: Arc<Dataplane>, shutdown_mode: ShutdownMode) -> Result<(), StartError> {
-    let busy =
-        || StartError::Setup("the dataplane is still in use by a request: its workers go on".to_owned());
-    Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
 }
 
 /// Loads `tables` and opens the ports and pods of `config`, up to the first that is rejected.
@@ -155,17 +204,26 @@ pub fn configure(switch: &Switch, config: &Config, tables: Option<RuleTables>) -
 /// the order in which a start comes to them.
 pub fn check(config: &Config, tables: Option<RuleTables>) -> Result<Vec<DaemonError>, DaemonError> {
     let settings = dataplane_settings(config)?;
-    let dataplane = Arc::new(DryRun::new(&settings)?);
+    // The kernel's dataplane changes nothing before it takes over.
+    let dataplane: Arc<dyn DataplaneApi> = match config.backend {
+        Backend::AfXdp => Arc::new(DryRun::new(&settings)?),
+        Backend::Nftables => Arc::new(KernelDataplane::new(settings.conntrack.tcp_pickup)?),
+    };
     let switch = Switch::new(dataplane, config.switch_settings(settings.cores));
     let check = |address| HttpListener::check(address, config.http.token_file.as_deref()).err();
     let http = config.http.listen.and_then(check).map(DaemonError::Server);
     Ok(http.into_iter().chain(rejections(&switch, config, tables)).collect())
 }
 
+/// Settings of the dataplane. No worker runs where the kernel forwards.
 fn dataplane_settings(config: &Config) -> Result<Settings, DaemonError> {
-    config
-        .dataplane_settings()
-        .map_err(|reason| DaemonError::Configured { what: "workers.cores".to_owned(), reason })
+    let configured = |what: &str, reason| DaemonError::Configured { what: what.to_owned(), reason };
+    if let Some(reason) = config.backend_lacks() {
+        return Err(configured("backend", reason.to_owned()));
+    }
+    let settings = config.dataplane_settings().map_err(|reason| configured("workers.cores", reason))?;
+    let workers = config.backend == Backend::AfXdp;
+    Ok(Settings { cores: settings.cores.into_iter().filter(|_| workers).collect(), ..settings })
 }
 
 /// Loads `tables` and opens the ports and pods of `config`, one with each step of the iterator that rejects none.

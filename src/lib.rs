@@ -36,6 +36,7 @@ pub mod netlink;
 pub mod threads;
 
 pub mod dataplane;
+pub mod kernel_dataplane;
 
 pub mod pktgen;
 

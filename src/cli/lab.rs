@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::output::terminal::spinner;
 use super::signals::interruption;
 use super::{CliError, Output, output};
+use crate::dataplane::Backend;
 use crate::lab::{Journal, Lab, LabError, LabSpec, Pod, PodPorts, Switch, SwitchSpec, clean, manifests};
 
 /// Pods as network namespaces on this machine, to play and to test with
@@ -59,6 +60,9 @@ struct UpArguments {
     /// Connect the pods by a switch that runs in the background; no policy isolates any of them
     #[arg(long)]
     switch: bool,
+    /// Program that forwards the packets of that switch
+    #[arg(long, value_enum, default_value_t, requires = "switch")]
+    backend: Backend,
     /// Form of the list of pods
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -120,7 +124,8 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
         spinner.set_message("starting the switch");
         let program = std::env::current_exe()
             .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
-        let switch = Switch::start(&mut lab, &SwitchSpec::of(program))?;
+        let switch =
+            Switch::start(&mut lab, &SwitchSpec { backend: arguments.backend, ..SwitchSpec::of(program) })?;
         switch.attach_all(&lab)?;
         switch.apply(&manifests(&lab, |_| vec![]))?;
         switch.keep();

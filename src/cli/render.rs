@@ -96,6 +96,7 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         pod: arguments.pod.clone(),
         interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
         direction: if arguments.direction == "ingress" { Direction::Ingress } else { Direction::Egress },
+        ..RenderOptions::default()
     };
     let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
         let (compiled, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;

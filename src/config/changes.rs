@@ -13,6 +13,7 @@ impl Config {
     /// Names of the keys in which `next` differs, and that a start reads only: all but those of ports and routes.
     pub fn restart_keys(&self, next: &Config) -> Vec<&'static str> {
         let keys = changed_keys!(self, next:
+            backend,
             on_stop,
             pod_prefixes,
             workers.cores,

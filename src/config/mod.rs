@@ -21,7 +21,8 @@ use serde::Deserialize;
 
 use crate::control::PortRoute;
 use crate::dataplane::{
-    ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings, Timeouts as TimeoutSettings,
+    Backend, ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings,
+    Timeouts as TimeoutSettings,
 };
 use crate::tables::PodName;
 
@@ -37,6 +38,8 @@ pub use values::Cores;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// Program that forwards the packets of pods.
+    pub backend: Backend,
     /// State of the pods' interfaces after a clean stop.
     pub on_stop: OnStop,
     /// Prefixes that only pods of this node have addresses of.

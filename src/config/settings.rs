@@ -9,7 +9,7 @@ use super::{Config, Cores, Denied, Fail, OnStop, PollingMode, PortConfig, Schedu
 use crate::cni::directory_beside;
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, PortKind, Scheduling, Settings};
+use crate::dataplane::{Backend, ConntrackSettings, FlowMemory, Polling, PortKind, Scheduling, Settings};
 use crate::tables::PodName;
 
 impl Config {
@@ -58,6 +58,22 @@ impl Config {
             Some(path) => FlowMemory::Directory { path: path.clone(), fallback: None },
             None => FlowMemory::beside(&self.control.socket),
         }
+    }
+
+    /// Reason for which the backend does not do what the configuration has.
+    pub fn backend_lacks(&self) -> Option<&'static str> {
+        if self.backend == Backend::AfXdp {
+            return None;
+        }
+        if self.policy.denied == Denied::Reject {
+            return Some(
+                "policy.denied = \"reject\" needs the backend af-xdp: the rules of nftables drop without an answer",
+            );
+        }
+        if self.ipfix.collector.is_some() {
+            return Some("ipfix.collector needs the backend af-xdp: the flows are the kernel's");
+        }
+        None
     }
 
     /// Converts to settings of the control side. `cores` are those of the workers.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::dataplane::{FlowsLeft, NotTaken, PortError, PortKind};
+use crate::dataplane::{Backend, FlowsLeft, NotTaken, PortError, PortKind};
 use crate::ids::Generation;
 use crate::limits::{CAPTURES_MAX, FOLLOWERS_MAX, ROUTES_MAX};
 use crate::policy::testcase::ProbeError;
@@ -216,6 +216,16 @@ pub enum ApiError {
     /// The dataplane does not open or close the port.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The kernel forwards the packets, and the switch does not see them.
+    #[error("{what} need the backend af-xdp, and this switch runs with the backend {backend}: {instead}")]
+    NeedsWorkers {
+        /// Requested thing, a plural.
+        what: &'static str,
+        /// Backend of the switch.
+        backend: Backend,
+        /// Way to the same information.
+        instead: &'static str,
+    },
     /// The change is published, and a worker has not taken it in time.
     #[error(transparent)]
     NotTaken(#[from] NotTaken),
@@ -266,6 +276,7 @@ impl ApiError {
                 | PortError::NoQueue { .. }
                 | PortError::Mtu { .. },
             ) => 422,
+            ApiError::NeedsWorkers { .. } => 501,
             ApiError::NotTaken(_) | ApiError::FlowsLeft(_) => 503,
             ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::Switch;
 use super::protocol::{PortState, SourceReport, SourceStatus};
 use super::state::unix_seconds;
-use crate::dataplane::StuckWorker;
+use crate::dataplane::{Backend, StuckWorker};
 
 /// Longest time between two batches of a healthy worker. A worker without frames sleeps for a tenth of it at most.
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
@@ -52,9 +52,14 @@ impl Switch {
         Some(SourceStatus { report: report.clone(), age_s: at.elapsed().as_secs() })
     }
 
-    /// Reports conditions that let the tables in force grow old, one line each.
+    /// Reports remarks on a switch that forwards, one line each: a slower backend, conditions that let the tables in force grow old.
     pub fn ageing(&self) -> Vec<String> {
-        let Some(SourceStatus { report, age_s }) = self.source() else { return Vec::new() };
+        let backend = (self.dataplane.backend() == Backend::Nftables).then(|| {
+            "backend nftables: the kernel forwards the packets of pods, slower than AF_XDP".to_owned()
+        });
+        let Some(SourceStatus { report, age_s }) = self.source() else {
+            return backend.into_iter().collect();
+        };
         let silent = (age_s > AGENT_PATIENCE.as_secs())
             .then(|| format!("the agent has not reported for {age_s} s: policies stay as they were"));
         let refused = report.refused.iter().map(|reason| {
@@ -68,7 +73,7 @@ impl Switch {
             .unlisted
             .iter()
             .map(|kind| format!("{kind} has not been listed yet: no tables are loaded"));
-        silent.into_iter().chain(refused).chain(unlisted).chain(away).collect()
+        backend.into_iter().chain(silent).chain(refused).chain(unlisted).chain(away).collect()
     }
 
     /// Workers that do not run.

@@ -70,7 +70,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{
-    DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, PortSpec, WorkerCounters,
+    Backend, DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, PortSpec,
+    WorkerCounters,
 };
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
@@ -105,6 +106,9 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the start.
     pub uptime_s: u64,
+    /// Program that forwards the packets.
+    #[serde(default)]
+    pub backend: Backend,
     /// Cores of the workers, by worker.
     pub cores: Vec<usize>,
     /// Generation that the workers use.

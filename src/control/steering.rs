@@ -16,6 +16,7 @@ use crate::tables::PodName;
 impl Switch {
     /// Begins the drain of a port, or ends it: while it lasts, no flow from or to the pod begins. The drain ends with the pod.
     pub fn drain_port(&self, name: &str, draining: bool) -> Result<PortFlows, ApiError> {
+        self.require_workers("drains of ports", "remove the pod's port when its clients have gone")?;
         {
             let _writer = self.lock_writer();
             let mut next = self.draft();
@@ -29,13 +30,14 @@ impl Switch {
                 self.publish(next)?;
             }
         }
-        let flows = self.port_flows().into_iter().find(|flows| flows.port == name);
+        let flows = self.port_flows()?.into_iter().find(|flows| flows.port == name);
         // The pod may have gone meanwhile.
         flows.ok_or_else(|| ApiError::NothingToDrain { port: name.to_owned() })
     }
 
     /// Counts the flows of each port with a pod, by name of the port. Connections that have ended do not count.
-    pub fn port_flows(&self) -> Vec<PortFlows> {
+    pub fn port_flows(&self) -> Result<Vec<PortFlows>, ApiError> {
+        self.require_workers("counts of flows", "`conntrack -L` shows those of the kernel")?;
         let state = self.state.load_full();
         let mut flows: BTreeMap<&str, PortFlows> = BTreeMap::new();
         let mut owners: HashMap<IpAddr, &str> = HashMap::new();
@@ -55,7 +57,7 @@ impl Switch {
             }
             true
         });
-        flows.into_values().collect()
+        Ok(flows.into_values().collect())
     }
 
     /// Adds a route.

@@ -20,7 +20,7 @@ use super::protocol::{
 use super::rehearsal::{Audit, Rehearsal};
 use super::state::{PodRecord, PortRecord, State, unix_seconds};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
-use crate::dataplane::{DataplaneApi, NotTaken, PortKind, StuckWorker, WorkerTimes};
+use crate::dataplane::{Backend, DataplaneApi, NotTaken, PortKind, StuckWorker, WorkerTimes};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
@@ -302,6 +302,7 @@ impl Switch {
 
     /// Starts a capture of packets. Returns its number.
     pub fn start_capture(&self, request: &CaptureRequest) -> Result<CaptureStarted, ApiError> {
+        self.require_workers("captures of packets", "`tcpdump -i INTERFACE` shows those of a port")?;
         let number = self.captures.start(request, &self.state.load(), &*self.dataplane)?;
         Ok(CaptureStarted { number })
     }
@@ -318,6 +319,10 @@ impl Switch {
 
     /// Reports the last dropped frames that `filter` selects, oldest first.
     pub fn drops(&self, filter: &DropFilter) -> Result<DropsReport, ApiError> {
+        self.require_workers(
+            "samples of drops",
+            "`palisade show counters` counts them by port, reason and rule",
+        )?;
         let ports = &self.state.load().ports;
         // The first request must name a port; one that goes on may have lost it.
         let unknown = filter.port.as_ref().filter(|name| filter.after == 0 && !ports.contains_key(*name));
@@ -329,17 +334,27 @@ impl Switch {
 
     /// Lists the flows that `query` selects, or their holders.
     pub fn flows(&self, query: &FlowQuery) -> Result<FlowsReport, ApiError> {
+        self.require_workers("lists of flows", "`conntrack -L` shows those of the kernel")?;
         flows::list(query, &self.state.load_full(), &*self.dataplane)
     }
 
     /// Ends the flows that `query` selects. The next packet of each is one of no known flow.
     pub fn flush_flows(&self, query: &FlowQuery) -> Result<FlowsEnded, ApiError> {
+        self.require_workers("flushes of flows", "`conntrack -D` ends those of the kernel")?;
         flows::flush(query, &self.state.load_full(), &*self.dataplane)
     }
 
     /// Reports work and times of the workers.
     pub fn worker_times(&self) -> Vec<WorkerTimes> {
         self.dataplane.worker_times()
+    }
+
+    /// Refuses a request for a thing that only workers see.
+    pub(super) fn require_workers(&self, what: &'static str, instead: &'static str) -> Result<(), ApiError> {
+        match self.dataplane.backend() {
+            Backend::AfXdp => Ok(()),
+            backend => Err(ApiError::NeedsWorkers { what, backend, instead }),
+        }
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {

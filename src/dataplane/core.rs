@@ -3,6 +3,7 @@
 
 mod flows;
 mod observation;
+pub(super) mod published_state;
 pub(super) mod rehearsal;
 
 use std::collections::BTreeMap;

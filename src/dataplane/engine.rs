@@ -18,7 +18,7 @@ use super::worker::Worker;
 use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::reschedule::Rescheduler;
-use super::{DesiredState, PortError, Settings, StartError};
+use super::{DesiredState, NotTaken, PortError, Settings, StartError, StuckWorker};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::tap::UnreadPackets;
@@ -230,6 +230,28 @@ impl Dataplane {
     pub fn keep(&self) {
         self.is_started.store(true, Ordering::Relaxed);
         self.ports().values_mut().for_each(|port| port.attachment.keep());
+    }
+
+    /// Workers that have not come to the end of a batch for longer than `patience`, between this call and the one before.
+    pub(super) fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+        let mut seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.core.shared.mailboxes.iter().zip(&mut *seen).enumerate();
+        let stuck = workers.filter_map(|(number, (mailbox, (turns, since)))| {
+            let now = mailbox.stats.turns.get();
+            if now != *turns {
+                (*turns, *since) = (now, Instant::now());
+                return None;
+            }
+            let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
+            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > patience)
+        });
+        stuck.collect()
+    }
+
+    /// Fails if a worker has not observed a generation.
+    pub(super) fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
+        let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
+        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers, kernel: None }) }
     }
 
     pub(super) fn send_command(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {

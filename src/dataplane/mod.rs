@@ -42,6 +42,7 @@ mod loom_tests;
 #[path = "../../tests/common/frames/mod.rs"]
 mod frames;
 
+pub use self::core::published_state::PublishedState;
 pub use self::core::rehearsal::{Candidate, Disagreement, Judgement};
 pub use self::core::{FlowTableReport, flow_state_is_final, flow_states};
 pub use api::DataplaneApi;

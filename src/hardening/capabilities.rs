@@ -8,7 +8,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
-    remove_capability_from_bounding_set, set_capabilities,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
 };
 
 use super::places::Places;
@@ -28,7 +28,9 @@ const ENTRIES_MAX: usize = 10_000;
 
 /// Drops the capabilities that a switch at these places does not need. Returns the names of the others, with the reasons
 /// for the unusual ones.
-pub(super) fn drop_unneeded(places: &Places) -> io::Result<String> {
+///
+/// A program that the process starts gets the capability to administer the network, if `starts_programs`, and no other.
+pub(super) fn drop_unneeded(places: &Places, starts_programs: bool) -> io::Result<String> {
     let held = capabilities(None)?;
     // The places are tried without the capabilities that would open any file.
     set_capabilities(None, CapabilitySets { effective: held.effective.difference(FILES), ..held })?;
@@ -49,17 +51,18 @@ pub(super) fn drop_unneeded(places: &Places) -> io::Result<String> {
     keep_for(CapabilitySet::DAC_READ_SEARCH, unread.as_deref());
     keep_for(CapabilitySet::DAC_OVERRIDE, unwritten.map(PathBuf::as_path));
 
-    // Only a program that this process started could use the bounding set, and it starts none.
+    // Only a program that this process starts could use the bounding set.
     for capability in CapabilitySet::all().difference(kept).iter() {
         if capability_is_in_bounding_set(capability).unwrap_or(false) {
             let _ = remove_capability_from_bounding_set(capability);
         }
     }
     let effective = held.effective.union(kept).intersection(kept);
-    set_capabilities(
-        None,
-        CapabilitySets { effective, permitted: kept, inheritable: CapabilitySet::empty() },
-    )?;
+    let passed_on = if starts_programs { kept & CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() };
+    set_capabilities(None, CapabilitySets { effective, permitted: kept, inheritable: passed_on })?;
+    if !passed_on.is_empty() {
+        configure_capability_in_ambient_set(passed_on, true)?;
+    }
     Ok(match reasons.as_slice() {
         [] => names(kept),
         reasons => format!("{} ({})", names(kept), reasons.join(", ")),
@@ -95,7 +98,7 @@ mod tests {
     /// Drops capabilities in a thread of its own. Returns the message and the permitted set.
     fn dropped(places: Places) -> (String, CapabilitySet) {
         let thread = std::thread::spawn(move || {
-            let kept = drop_unneeded(&places).unwrap();
+            let kept = drop_unneeded(&places, false).unwrap();
             let sets = capabilities(None).unwrap();
             assert!(sets.effective == sets.permitted && sets.inheritable.is_empty());
             (kept, sets.permitted)
@@ -113,7 +116,12 @@ mod tests {
         fs::create_dir_all(&scratch).unwrap();
         let file = scratch.join("policy.yaml");
         fs::write(&file, "").unwrap();
-        let places = || Places { named: vec![scratch.clone()], read: vec![], written: vec![scratch.clone()] };
+        let places = || Places {
+            named: vec![scratch.clone()],
+            read: vec![],
+            written: vec![scratch.clone()],
+            ..Places::default()
+        };
         let (text, permitted) = dropped(places());
         assert!(!text.contains("DAC") && permitted == NEEDED, "{text}");
         // A file of another user that only this one may read.

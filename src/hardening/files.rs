@@ -32,6 +32,8 @@ pub(super) fn restrict(places: &Places) -> Result<Option<String>, RulesetError> 
         .add_rules(path_beneath_rules(&places.read, reads))?
         .add_rules(path_beneath_rules(&places.written, writes))?
         .add_rules(path_beneath_rules([TUN], devices))?
+        .add_rules(path_beneath_rules(&places.settings, reads | AccessFs::WriteFile | AccessFs::Truncate))?
+        .add_rules(path_beneath_rules(&places.programs, AccessFs::from_read(NEWEST)))?
         .restrict_self()?;
     let in_part = match status.ruleset {
         RulesetStatus::FullyEnforced => "",
@@ -64,6 +66,7 @@ mod tests {
             named: vec![],
             read: vec![read.clone(), scratch.join("absent")],
             written: vec![written.clone()],
+            ..Places::default()
         };
         let thread = std::thread::spawn(move || {
             let Some(text) = restrict(&places).unwrap() else {

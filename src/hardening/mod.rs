@@ -14,12 +14,14 @@ use rustix::thread::set_no_new_privs;
 
 use self::places::Places;
 use crate::config::Config;
+use crate::dataplane::Backend;
 
 /// Gives up what a switch with this configuration does not need, and logs the rest. A right that the kernel does not take
 /// back is a warning.
 pub fn harden(config: &Config, config_file: Option<&Path>) {
     let places = Places::of(config, config_file);
-    match capabilities::drop_unneeded(&places) {
+    let starts_programs = config.backend == Backend::Nftables;
+    match capabilities::drop_unneeded(&places, starts_programs) {
         Ok(kept) => tracing::info!("capabilities kept: {kept}; all others are dropped"),
         Err(error) => tracing::warn!("capabilities stay as they are: {error}"),
     }
@@ -37,9 +39,10 @@ pub fn harden(config: &Config, config_file: Option<&Path>) {
     } else {
         tracing::info!("files are not restricted: hardening.landlock is off");
     }
-    match system_calls::deny() {
+    match system_calls::deny(starts_programs) {
         Ok(count) => tracing::info!(
-            "system calls: {count} are denied (programs, mounts, modules, other processes); no_new_privs is set"
+            "system calls: {count} are denied ({}mounts, modules, other processes); no_new_privs is set",
+            if starts_programs { "" } else { "programs, " }
         ),
         Err(error) => tracing::warn!("no system call is denied: {error}"),
     }

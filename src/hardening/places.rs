@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::config::{Config, SourceKind};
-use crate::dataplane::FlowMemory;
+use crate::dataplane::{Backend, FlowMemory};
 use crate::xdp::is_on_bpf_file_system;
 
 /// Most entries of the policy directory whose links are followed.
@@ -21,6 +21,11 @@ const NETWORK_FILES: [&str; 7] = [
     "/usr/local/share/ca-certificates",
 ];
 
+/// Programs and their libraries.
+const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache"];
+/// Settings of interfaces.
+const NETWORK_SETTINGS: [&str; 2] = ["/proc/sys/net/ipv4/conf", "/proc/sys/net/ipv6/conf"];
+
 /// Files and directories by use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
@@ -30,6 +35,10 @@ pub(super) struct Places {
     pub(super) read: Vec<PathBuf>,
     /// Directories below which files are made, changed and removed.
     pub(super) written: Vec<PathBuf>,
+    /// Directories of settings that are changed.
+    pub(super) settings: Vec<PathBuf>,
+    /// Directories of programs that are started, with their libraries.
+    pub(super) programs: Vec<PathBuf>,
 }
 
 impl Places {
@@ -75,7 +84,14 @@ impl Places {
         // The last pin that goes takes its directory with it.
         let pins = existing(base(&config.xdp.pin_directory));
         places.written.extend(is_on_bpf_file_system(&pins).then_some(pins));
-        for list in [&mut places.named, &mut places.read, &mut places.written] {
+        if config.backend == Backend::Nftables {
+            let search = env::var_os("PATH").unwrap_or_default();
+            let programs = PROGRAMS.map(PathBuf::from).into_iter().chain(env::split_paths(&search));
+            places.programs = programs.filter(|path| path.is_absolute() && path.exists()).collect();
+            let settings = NETWORK_SETTINGS.map(PathBuf::from).into_iter();
+            places.settings = settings.filter(|path| path.exists()).collect();
+        }
+        for list in [&mut places.named, &mut places.read, &mut places.written, &mut places.programs] {
             list.sort();
             list.dedup();
         }

@@ -9,11 +9,11 @@ use std::env::consts::ARCH;
 
 use seccompiler::{BackendError, BpfProgram, Error, SeccompAction, SeccompFilter, TargetArch};
 
-/// Denied system calls.
+/// System calls that start programs, denied unless the backend needs `nft`.
+const PROGRAMS: [libc::c_long; 2] = [libc::SYS_execve, libc::SYS_execveat];
+/// System calls that are always denied.
 #[rustfmt::skip]
 const DENIED: &[libc::c_long] = &[
-    // Programs: the switch starts none.
-    libc::SYS_execve, libc::SYS_execveat,
     // Memory and descriptors of other processes.
     libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_pidfd_getfd,
     libc::SYS_kcmp, libc::SYS_process_madvise, libc::SYS_perf_event_open, libc::SYS_userfaultfd,
@@ -43,13 +43,18 @@ const X32_BIT: i64 = 0x4000_0000;
 const X32_ONLY: std::ops::Range<i64> = 512..548;
 
 /// Denies the system calls for all threads of this process, now and later. Returns their number.
-pub(super) fn deny() -> Result<usize, Error> {
-    seccompiler::apply_filter_all_threads(&program()?)?;
-    Ok(DENIED.len() + DENIED_HERE.len())
+pub(super) fn deny(starts_programs: bool) -> Result<usize, Error> {
+    seccompiler::apply_filter_all_threads(&program(starts_programs)?)?;
+    Ok(denied(starts_programs).count())
 }
 
-fn program() -> Result<BpfProgram, BackendError> {
-    let ordinary = DENIED.iter().chain(DENIED_HERE).copied();
+fn denied(starts_programs: bool) -> impl Iterator<Item = libc::c_long> + Clone {
+    let programs = PROGRAMS.into_iter().filter(move |_| !starts_programs);
+    DENIED.iter().chain(DENIED_HERE).copied().chain(programs)
+}
+
+fn program(starts_programs: bool) -> Result<BpfProgram, BackendError> {
+    let ordinary = denied(starts_programs);
     let x32 = ordinary.clone().chain(X32_ONLY).map(|number| number | X32_BIT).filter(|_| ARCH == "x86_64");
     let rules: BTreeMap<i64, Vec<_>> = ordinary.chain(x32).map(|number| (number, Vec::new())).collect();
     let denied = SeccompAction::Errno(libc::EPERM.cast_unsigned());
@@ -68,7 +73,7 @@ mod tests {
     fn a_thread_behind_the_filter_starts_no_program_and_does_everything_else() {
         let thread = thread::spawn(|| {
             Command::new("true").status().unwrap();
-            seccompiler::apply_filter(&program().unwrap()).unwrap();
+            seccompiler::apply_filter(&program(false).unwrap()).unwrap();
             let refused = Command::new("true").status().unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
             std::fs::read("/proc/self/status").unwrap();

@@ -16,6 +16,7 @@ use super::error::Doing;
 use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
 use crate::control::{Client, ClientError};
+use crate::dataplane::Backend;
 use crate::ids::Generation;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
@@ -35,6 +36,8 @@ const LOG_LINES: usize = 5;
 pub struct SwitchSpec {
     /// The `palisade` program.
     pub program: PathBuf,
+    /// Program that forwards the packets of pods.
+    pub backend: Backend,
     /// Whether pods stay disconnected after a clean stop. If not, the XDP programs are detached.
     pub stay_closed: bool,
     /// Further keys of the section `workers`, in TOML, each with a line break.
@@ -48,6 +51,7 @@ impl SwitchSpec {
     pub fn of(program: impl Into<PathBuf>) -> SwitchSpec {
         SwitchSpec {
             program: program.into(),
+            backend: Backend::default(),
             stay_closed: false,
             workers: String::new(),
             config: String::new(),
@@ -227,8 +231,9 @@ fn log_file(directory: &Path) -> Result<File, LabError> {
 
 fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
     let cores = cores(workers).doing(|| "learn which cores may be used".to_owned())?;
-    let mut text = format!("on_stop = \"{}\"\n", if spec.stay_closed { "closed" } else { "detach" });
     // Writing to a string cannot fail.
+    let mut text = format!("backend = \"{}\"\n", spec.backend);
+    let _ = writeln!(text, "on_stop = \"{}\"", if spec.stay_closed { "closed" } else { "detach" });
     let _ = write!(text, "[workers]\ncores = {cores:?}\n{}", spec.workers);
     let _ = writeln!(text, "[control]\nsocket = \"{SOCKET}\"");
     let _ = writeln!(text, "[gateway]\naddresses = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]");

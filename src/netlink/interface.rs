@@ -41,6 +41,8 @@ pub struct Interface {
     pub is_up: bool,
     /// Whether it has a carrier (`IFF_RUNNING`).
     pub has_carrier: bool,
+    /// Index of the bridge, bond or similar that it is a port of (`IFLA_MASTER`).
+    pub controller: Option<u32>,
 }
 
 impl Interface {
@@ -147,6 +149,9 @@ impl From<&LinkMessage> for Interface {
             match attribute {
                 LinkAttribute::IfName(name) => interface.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+                LinkAttribute::Controller(index) => {
+                    interface.controller = Some(*index).filter(|index| *index > 0)
+                }
                 LinkAttribute::Address(address) => {
                     // Links of other types have longer addresses, or none.
                     interface.mac = Mac(std::array::from_fn(|byte| address.get(byte).copied().unwrap_or(0)));

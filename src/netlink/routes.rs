@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteScope};
 use rtnetlink::{AddressMessageBuilder, RouteMessageBuilder};
 use rustix::io::Errno;
@@ -79,6 +79,42 @@ impl RouteSocket {
         let route = link_route(self.index(name)?, prefix);
         self.change(RouteNetlinkMessage::DelRoute(route), 0)
             .context(|| format!("remove the route of {prefix}"))
+    }
+
+    /// Routes an address to an interface, in place of any route to it. The node's own packets to it come from `source`, if
+    /// that is given.
+    pub(crate) fn replace_link_route(
+        &self,
+        name: &str,
+        address: IpAddr,
+        source: Option<IpAddr>,
+    ) -> Result<(), NetlinkError> {
+        let mut route = link_route(self.index(name)?, address.into());
+        route.attributes.extend(source.map(|source| match source {
+            IpAddr::V4(source) => RouteAttribute::PrefSource(RouteAddress::Inet(source)),
+            IpAddr::V6(source) => RouteAttribute::PrefSource(RouteAddress::Inet6(source)),
+        }));
+        self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_REPLACE)
+            .context(|| format!("route {address} to {name}"))
+    }
+
+    /// Gives an interface an address on which the node answers, and which it never sends from by itself (`RT_SCOPE_HOST`).
+    /// An address that is there stays.
+    pub(crate) fn keep_address(&self, name: &str, address: IpAddr) -> Result<(), NetlinkError> {
+        let mut message = address_message(self.index(name)?, address);
+        message.header.scope = AddressScope::Host;
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+            .context(|| format!("give {name} the address {address}"))
+    }
+
+    /// Takes an address from an interface. A removed one has no effect.
+    pub(crate) fn remove_address(&self, name: &str, address: IpAddr) -> Result<(), NetlinkError> {
+        let message = address_message(self.index(name)?, address);
+        match self.change(RouteNetlinkMessage::DelAddress(message), 0) {
+            Err(error) if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) => Ok(()),
+            other => other.context(|| format!("take the address {address} from {name}")),
+        }
     }
 
     /// Returns the gateway of the route to an address, or the address itself where it is on the link.

@@ -17,7 +17,7 @@ pub use rendering::ClusterState;
 
 use rendering::Rendering;
 
-use crate::tables::PodName;
+use crate::tables::{PodName, RuleOrigin, Verdict};
 
 /// System whose terms are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ pub fn render(
     state: ClusterState,
     options: &RenderOptions,
 ) -> Result<Vec<Part>, RenderError> {
-    rendered(format, None, state, options)
+    rendered(format, None, (state, options))
 }
 
 /// Renders the change from one state to another, for a system that has the first.
@@ -76,37 +76,42 @@ pub fn difference(
     new: ClusterState,
     options: &RenderOptions,
 ) -> Result<Vec<Part>, RenderError> {
-    rendered(format, Some(old), new, options)
+    rendered(format, Some((old, options)), (new, options))
 }
 
-fn rendered(
-    format: Format,
-    old: Option<ClusterState>,
-    new: ClusterState,
-    options: &RenderOptions,
-) -> Result<Vec<Part>, RenderError> {
+/// State, and the choice of pods with their interfaces.
+pub type Chosen<'a> = (ClusterState<'a>, &'a RenderOptions);
+
+/// Renders like [`difference`], where the interfaces differ too.
+pub fn difference_of(format: Format, old: Chosen, new: Chosen) -> Result<Vec<Part>, RenderError> {
+    rendered(format, Some(old), new)
+}
+
+/// Name of the counter of a decision ([`RenderOptions::every_packet`]).
+pub fn counter_name(origin: &RuleOrigin, verdict: Verdict) -> String {
+    plan::counter(origin, verdict)
+}
+
+fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part>, RenderError> {
+    let options = new.1;
     // The pod may exist on one side only.
-    let has = |pod: &PodName| old.iter().chain([&new]).any(|state| state.tables.pods.contains_key(pod));
+    let has = |pod: &PodName| old.iter().chain([&new]).any(|(state, _)| state.tables.pods.contains_key(pod));
     if let Some(pod) = options.pod.as_ref().filter(|pod| !has(pod)) {
         return Err(RenderError::UnknownPod(pod.clone()));
     }
     check_interfaces(&options.interfaces)?;
     match format {
-        Format::Nftables => parts::<nftables::Ruleset>(old, new, options),
-        Format::Iptables => parts::<iptables::State>(old, new, options),
-        Format::Contiv => parts::<contiv::State>(old, new, options),
+        Format::Nftables => parts::<nftables::Ruleset>(old, new),
+        Format::Iptables => parts::<iptables::State>(old, new),
+        Format::Contiv => parts::<contiv::State>(old, new),
     }
 }
 
-fn parts<R: Rendering>(
-    old: Option<ClusterState>,
-    new: ClusterState,
-    options: &RenderOptions,
-) -> Result<Vec<Part>, RenderError> {
+fn parts<R: Rendering>(old: Option<Chosen>, (new, options): Chosen) -> Result<Vec<Part>, RenderError> {
     let new = R::new(new, options)?;
     Ok(match old {
         None => new.parts(),
-        Some(old) => new.parts_since(&R::new(old, options)?),
+        Some((old, options)) => new.parts_since(&R::new(old, options)?),
     })
 }
 

@@ -11,13 +11,21 @@ pub struct RenderOptions {
     pub pod: Option<PodName>,
     /// Interface of the node that leads to a pod, where it is known.
     pub interfaces: BTreeMap<PodName, String>,
+    /// Rules for a dataplane in the kernel (`nftables` alone). They judge every packet by the original direction of its
+    /// flow, so that a change ends the flows that it denies, and count decisions by [`counter_name`](super::counter_name).
+    pub every_packet: bool,
     /// Direction into which `contiv` folds the rules of the other, from the point of view of the vswitch.
     pub direction: Direction,
 }
 
 impl Default for RenderOptions {
     fn default() -> RenderOptions {
-        RenderOptions { pod: None, interfaces: BTreeMap::new(), direction: Direction::Egress }
+        RenderOptions {
+            pod: None,
+            interfaces: BTreeMap::new(),
+            every_packet: false,
+            direction: Direction::Egress,
+        }
     }
 }
 

@@ -86,7 +86,7 @@ impl DataplaneApi for FakeDataplane {
         published.push(desired);
         let generation = Generation(published.len() as u32);
         if self.is_late.load(Ordering::Relaxed) {
-            return Err(NotTaken { generation, workers: vec![WorkerId(1)] });
+            return Err(NotTaken { generation, workers: vec![WorkerId(1)], kernel: None });
         }
         Ok(generation)
     }

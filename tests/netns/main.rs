@@ -20,6 +20,7 @@ mod battery;
 mod cni;
 mod demo;
 mod getting_started;
+mod kernel_dataplane;
 mod lab;
 mod live;
 mod pktgen;

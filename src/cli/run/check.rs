@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::cli::{CliError, output};
 use crate::config::{Config, Fail, Policy, PollingMode, SchedulingPolicy, SourceKind};
 use crate::daemon;
-use crate::dataplane::{FlowMemory, Settings};
+use crate::dataplane::{Backend, FlowMemory, Settings};
 use crate::source::{PolicyDirectory, Ready};
 
 /// Reports everything that a start would reject, or else prints what it would run.
@@ -45,12 +45,15 @@ fn describe(config: &Config, settings: &Settings, ready: Option<&Ready>) -> Stri
         SchedulingPolicy::Fair => "",
         SchedulingPolicy::RealTime => ", real-time",
     };
-    let mut text = format!(
-        "workers:  {} on cores {:?}, {polling}{scheduling}, {} frames each\n",
-        settings.cores.len(),
-        settings.cores,
-        workers.frames
-    );
+    let mut text = match config.backend {
+        Backend::AfXdp => format!(
+            "workers:  {} on cores {:?}, {polling}{scheduling}, {} frames each\n",
+            settings.cores.len(),
+            settings.cores,
+            workers.frames
+        ),
+        Backend::Nftables => "backend:  nftables: the kernel forwards\n".to_owned(),
+    };
     let control = &config.control;
     // Writing to a string cannot fail.
     let _ = writeln!(text, "control:  {}, mode {:04o}", control.socket.display(), control.mode);
@@ -58,7 +61,9 @@ fn describe(config: &Config, settings: &Settings, ready: Option<&Ready>) -> Stri
         FlowMemory::Process => "in the process's memory".to_owned(),
         FlowMemory::Directory { path, .. } => format!("in {}", path.display()),
     };
-    let _ = writeln!(text, "flows:    {}, {place}", config.conntrack.flows);
+    if config.backend == Backend::AfXdp {
+        let _ = writeln!(text, "flows:    {}, {place}", config.conntrack.flows);
+    }
     let policy = match (&config.policy.directory, ready) {
         (Some(path), Some(Ready { tables, .. })) => {
             let (pods, rules) = (tables.pods.len(), tables.rules.len());

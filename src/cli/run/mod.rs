@@ -23,6 +23,7 @@ use self::systemd::ServiceManager;
 use super::{CliError, output};
 use crate::config::{Config, Fail, SourceKind};
 use crate::daemon::{self, Daemon};
+use crate::dataplane::Backend;
 use crate::hardening;
 use crate::source::{PolicyDirectory, Requests};
 use crate::threads;
@@ -38,11 +39,16 @@ use crate::threads;
 Examples:
   sudo palisade run --config config/palisade.toml
   palisade run --check --config FILE             the errors of a start, without one
-  sudo palisade run                              defaults: no ports; add them through the control socket")]
+  sudo palisade run                              defaults: no ports; add them through the control socket
+  sudo palisade run --backend nftables --config FILE
+                                                 the kernel forwards, on nodes without AF_XDP")]
 pub(super) struct RunArguments {
     /// Configuration file; config/palisade.toml of the sources documents every key
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Program that forwards the packets of pods, in place of the one that the configuration names
+    #[arg(long, value_name = "NAME")]
+    backend: Option<Backend>,
     /// Check the configuration, the policies and the interfaces, print what would run, and start nothing
     #[arg(long)]
     check: bool,
@@ -50,6 +56,7 @@ pub(super) struct RunArguments {
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     let mut config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+    config.backend = arguments.backend.unwrap_or(config.backend);
     start_log(config.log.format);
     threads::count_panics();
     if config.policy.fail == Fail::Open {
@@ -85,11 +92,14 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     let status = daemon.switch().status();
     let http = daemon.http_address().map(|address| format!(", http://{address}/metrics")).unwrap_or_default();
     output::text(&format!(
-        "palisade {} is ready: {} ports, {} pods, workers on cores {:?}, control socket {}{http}\n",
+        "palisade {} is ready: {} ports, {} pods, {}, control socket {}{http}\n",
         status.version,
         daemon.switch().ports().len(),
         daemon.switch().pods().len(),
-        status.cores,
+        match config.backend {
+            Backend::AfXdp => format!("workers on cores {:?}", status.cores),
+            Backend::Nftables => "forwarded by the kernel (backend nftables)".to_owned(),
+        },
         config.control.socket.display()
     ))?;
     let service = &ServiceManager::from_environment();
@@ -112,7 +122,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
         scope.spawn(|| threads::vital("palisade-watchdog", feed));
         handle_signals(&signals, service, || {
             if let Some(path) = &arguments.config {
-                reload::reload(path, switch, &mut config);
+                reload::reload(path, arguments.backend, switch, &mut config);
             }
             // The thread of the directory reports the end of the reload.
             if has_directory { requests.reload() } else { service.ready() }

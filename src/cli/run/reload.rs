@@ -5,13 +5,14 @@ use std::path::Path;
 use super::reconfigure::reconfigure;
 use crate::config::Config;
 use crate::control::Switch;
+use crate::dataplane::Backend;
 
 /// Reads the configuration again, and applies what a running switch takes. `config` is the configuration in force. Logs
 /// the outcome, with the names of the keys that need a restart.
-pub(super) fn reload(path: &Path, switch: &Switch, config: &mut Config) {
+pub(super) fn reload(path: &Path, backend: Option<Backend>, switch: &Switch, config: &mut Config) {
     let file = path.display();
     let next = match Config::read(path) {
-        Ok(next) => next,
+        Ok(next) => Config { backend: backend.unwrap_or(next.backend), ..next },
         Err(error) => return tracing::error!("the running configuration stays: {error}"),
     };
     if next == Config::default() && *config != next {

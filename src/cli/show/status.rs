@@ -7,6 +7,7 @@ use crate::cli::CliError;
 use crate::cli::output::{Output, json, list, render, table, text};
 use crate::control::Client;
 use crate::control::protocol::{PolicySource, PolicyStatus, RejectedReload, SourceStatus};
+use crate::dataplane::Backend;
 use crate::printable;
 
 pub(super) fn status(client: &Client, output: Output) -> Result<(), CliError> {
@@ -23,7 +24,13 @@ pub(super) fn status(client: &Client, output: Output) -> Result<(), CliError> {
         status.generation.to_string(),
         if status.tables_loaded { "loaded" } else { "none" }.to_owned(),
     ]);
-    let mut out = format!("{}flows: {}\n", render(&table, ""), status.flow_table);
+    let first = match status.backend {
+        Backend::AfXdp => format!("flows: {}", status.flow_table),
+        backend => format!(
+            "backend: {backend}: the kernel forwards the packets of pods and tracks their flows, slower than AF_XDP"
+        ),
+    };
+    let mut out = format!("{}{first}\n", render(&table, ""));
     // Writing to a string cannot fail.
     if let Some(policy) = &status.policy {
         let _ = writeln!(out, "{}", policy_line(policy));

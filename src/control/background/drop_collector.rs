@@ -92,6 +92,7 @@ impl Switch {
             let reason = "events take filters only: pod, address, port, protocol and state".to_owned();
             return Err(ApiError::Field { field: "query", reason });
         }
+        self.require_workers("events of flows", "`conntrack -E` shows those of the kernel")?;
         let selection = Selection::new(query, &self.state.load_full())?;
         self.followers.add(selection, only_reads, &*self.dataplane)
     }

@@ -16,7 +16,7 @@ use self::exposition::Exposition;
 use self::exposition::Kind::{Counter, Gauge, Info};
 use super::Switch;
 use super::protocol::{CountersReport, PolicyStatus, Status};
-use crate::dataplane::WorkerCounters;
+use crate::dataplane::{Backend, WorkerCounters};
 #[cfg(doc)]
 use crate::limits::{METRICS_POLICIES_MAX, METRICS_SERVICES_MAX};
 use crate::threads;
@@ -30,11 +30,14 @@ impl Switch {
         let mut out = Exposition::new(format);
         describe_switch(&mut out, &status);
         self.describe_policy(&mut out, &status);
-        self.describe_workers(&mut out, &counters);
-        describe_flow_table(&mut out, &status, &counters);
+        // Without workers, their series are absent.
+        if status.backend == Backend::AfXdp {
+            self.describe_workers(&mut out, &counters);
+            describe_flow_table(&mut out, &status, &counters);
+        }
         status.source.iter().for_each(|source| source::describe(&mut out, source));
         status.ipfix.iter().for_each(|report| ipfix::describe(&mut out, report));
-        ports::describe(&mut out, &self.ports(), &counters.ports);
+        ports::describe(&mut out, &self.ports(), &counters.ports, status.backend);
         policies::describe(&mut out, &counters.decisions);
         let (audited, problem) = self.audit.policies(&self.state.load());
         policies::describe_audit(&mut out, audited, problem.is_none());
@@ -108,6 +111,8 @@ impl Switch {
 fn describe_switch(out: &mut Exposition, status: &Status) {
     out.family(Info, "palisade_build", "", "Version and commit of the program.")
         .sample(&[("version", &status.version), ("commit", env!("PALISADE_COMMIT"))], 1);
+    out.family(Info, "palisade_backend", "", "Program that forwards the packets of pods.")
+        .sample(&[("backend", &status.backend.to_string())], 1);
     out.family(Gauge, "palisade_uptime_seconds", "seconds", "Time since the start.")
         .sample(&[], status.uptime_s);
     out.family(Gauge, "palisade_generation", "", "Generation that the workers use.")

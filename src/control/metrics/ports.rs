@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::exposition::Kind::{Counter, Gauge, Info};
 use super::exposition::{Column, Exposition, shown};
 use crate::control::protocol::{PortInfo, PortState};
-use crate::dataplane::{PortCounters, PortKind};
+use crate::dataplane::{Backend, PortCounters, PortKind};
 
 const PORT: &[Column<PortCounters>] = &[
     Column {
@@ -53,7 +53,14 @@ const PORT: &[Column<PortCounters>] = &[
 ];
 
 /// Describes all ports, and the counters of the open ones.
-pub(super) fn describe(out: &mut Exposition, ports: &[PortInfo], counters: &BTreeMap<String, PortCounters>) {
+///
+/// The kernel tells no losses before it, and counts no flows by port.
+pub(super) fn describe(
+    out: &mut Exposition,
+    ports: &[PortInfo],
+    counters: &BTreeMap<String, PortCounters>,
+    backend: Backend,
+) {
     let mut info = out.family(Info, "palisade_port", "", "Interface, kind and pod of the port.");
     for port in ports {
         let pod = port.pod.as_ref().map(|pod| shown(&pod.to_string())).unwrap_or_default();
@@ -89,6 +96,9 @@ pub(super) fn describe(out: &mut Exposition, ports: &[PortInfo], counters: &BTre
         for (reason, packets) in &values.drops {
             dropped.sample(&[("port", port), ("reason", reason)], *packets);
         }
+    }
+    if backend != Backend::AfXdp {
+        return;
     }
     let mut lost = out.family(
         Counter,

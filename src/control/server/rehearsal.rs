@@ -38,6 +38,7 @@ async fn load(
     let (Query(query), body) = (query?, body?);
     let (origin, coverage) = (origin(peer), query.coverage(CoverageCheck::Require));
     run_blocking(move || {
+        switch.require_workers("candidate tables", "`palisade diff` compares manifests")?;
         let tables: RuleTables = parse_body(&body)?;
         let state = switch.state.load_full();
         state.check_coverage(&tables, coverage, switch.settings.fail_open)?;

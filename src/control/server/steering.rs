@@ -39,7 +39,7 @@ async fn undo(
 }
 
 async fn port_flows(State(switch): Shared) -> Result<Json<Vec<PortFlows>>, HttpError> {
-    run_blocking(move || Ok(Json(switch.port_flows())))
+    run_blocking(move || Ok(Json(switch.port_flows()?)))
 }
 
 async fn put_route(

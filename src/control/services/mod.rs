@@ -40,6 +40,9 @@ impl Switch {
 
     /// Publishes Services. The caller has locked the writer.
     fn publish_services(&self, set: ServiceSet) -> Result<Loaded, ApiError> {
+        if !set.is_empty() {
+            self.require_workers("Services", "let kube-proxy translate them; policy applies after it")?;
+        }
         let mut next = self.draft();
         // `publish` stores the generation.
         let since = next.generation;

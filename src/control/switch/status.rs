@@ -3,6 +3,7 @@
 use super::Switch;
 use crate::control::protocol::{IpfixReport, PortState, Status};
 use crate::control::state::State;
+use crate::dataplane::Backend;
 use crate::limits::UPLINK_SERVICE_PORTS_MAX;
 use crate::threads;
 
@@ -18,6 +19,7 @@ impl Switch {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
+            backend: self.dataplane.backend(),
             cores: self.settings.cores.clone(),
             generation: state.generation,
             tables_loaded: state.tables.is_some(),
@@ -85,6 +87,9 @@ impl Switch {
             )),
         };
         let (audited, audit) = self.audit.policies(state);
+        let is_unseen = self.dataplane.backend() != Backend::AfXdp && !audited.is_empty();
+        let audit = audit
+            .or_else(|| is_unseen.then(|| "the kernel forwards, and the switch sees no flow".to_owned()));
         let audit = audit.map(|reason| {
             let audited = match audited.len() {
                 1 => "1 policy is in audit mode".to_owned(),
@@ -93,6 +98,7 @@ impl Switch {
             format!("{audited}, and no flow is judged: {reason}")
         });
         ports
+            .chain(self.dataplane.problems())
             .chain(draining)
             .chain(stuck)
             .chain(links)

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -17,7 +17,7 @@ use crate::dataplane::{
     FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, ServiceFlows,
     StuckWorker, WorkerTimes,
 };
-use crate::ids::{Generation, PortId, WorkerId};
+use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
 use crate::netlink::{Interface, NetlinkError};
 use crate::tables::{RuleOrigin, RuleTables, ServicePortName};
@@ -141,18 +141,7 @@ impl DataplaneApi for Dataplane {
     }
 
     fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
-        let mut seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let workers = self.core.shared.mailboxes.iter().zip(&mut *seen).enumerate();
-        let stuck = workers.filter_map(|(number, (mailbox, (turns, since)))| {
-            let now = mailbox.stats.turns.get();
-            if now != *turns {
-                (*turns, *since) = (now, Instant::now());
-                return None;
-            }
-            let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
-            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > patience)
-        });
-        stuck.collect()
+        self.stuck_for(patience)
     }
 
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
@@ -279,12 +268,5 @@ impl DataplaneApi for Dataplane {
 
     fn end_flows(&self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
         self.core.end_flows(self.core.clock_ms(), wanted, WORKER_TIMEOUT, &mut |_| ())
-    }
-}
-
-impl Dataplane {
-    fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
-        let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
-        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers }) }
     }
 }

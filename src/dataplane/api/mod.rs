@@ -11,9 +11,9 @@ use super::capture::Capture;
 use super::core::rehearsal::{Candidate, Disagreement};
 use super::engine::WORKER_TIMEOUT;
 use super::{
-    Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
-    FlowsLeft, NotTaken, PortError, PortHealth, PortReport, PortSpec, RouteReport, ServiceFlows, StuckWorker,
-    WorkerTimes,
+    Backend, Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath,
+    FlowTableReport, FlowsLeft, NotTaken, PortError, PortHealth, PortReport, PortSpec, RouteReport,
+    ServiceFlows, StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -40,6 +40,16 @@ pub trait DataplaneApi: Send + Sync {
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) rejects.
     fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken>;
+
+    /// Program that forwards the packets.
+    fn backend(&self) -> Backend {
+        Backend::AfXdp
+    }
+
+    /// Conditions that the operator should know, one sentence each.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Path of a new connection under the snapshot that the workers use.
     fn path(&self, flow: &FlowKey) -> FlowPath;

@@ -2,26 +2,35 @@
 
 use crate::ids::{Generation, PortId, WorkerId};
 
-/// A published generation that some worker has not observed in time. The other workers use it, and that one does as soon as it runs.
+/// A published generation that some worker, or the kernel, has not taken in time. The other workers use it, and that one does
+/// as soon as it runs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "generation {generation} is published, and {} not taken it: `palisade show status` says for how long; until then the earlier \
-     one holds there, and if that does not end, restart the switch",
-    describe(workers)
-)]
+#[error("generation {generation} is published, and {}", describe(workers, kernel.as_deref()))]
 pub struct NotTaken {
     /// Number of the generation.
     pub generation: Generation,
     /// Workers that have not observed it.
     pub workers: Vec<WorkerId>,
+    /// Reason for which the kernel has not taken its rules, where it forwards the packets.
+    pub kernel: Option<String>,
 }
 
-fn describe(workers: &[WorkerId]) -> String {
-    let numbers: Vec<String> = workers.iter().map(ToString::to_string).collect();
-    match numbers.as_slice() {
-        [one] => format!("worker {one} has"),
-        many => format!("workers {} have", many.join(", ")),
+fn describe(workers: &[WorkerId], kernel: Option<&str>) -> String {
+    if let Some(reason) = kernel {
+        return format!(
+            "the kernel has not taken its rules: {reason}; until it does, the earlier ones hold, and the switch tries again \
+             every second"
+        );
     }
+    let numbers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    let (who, have) = match numbers.as_slice() {
+        [one] => (format!("worker {one}"), "has"),
+        many => (format!("workers {}", many.join(", ")), "have"),
+    };
+    format!(
+        "{who} {have} not taken it: `palisade show status` says for how long; until then the earlier one holds there, and if \
+         that does not end, restart the switch"
+    )
 }
 
 /// A worker that has not ended its part of the flows in time. Other flows that were to end may go on.

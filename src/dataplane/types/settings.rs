@@ -1,7 +1,30 @@
 //! Settings of a dataplane.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Program that forwards the packets of pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// The workers of the switch, by AF_XDP sockets.
+    #[default]
+    AfXdp,
+    /// The kernel, by its routes and by rules of nftables.
+    Nftables,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backend::AfXdp => "af-xdp",
+            Backend::Nftables => "nftables",
+        })
+    }
+}
 
 /// Settings for the life of a dataplane.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 mod collection;
 mod since;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -20,6 +20,11 @@ use collection::{Collection, Key};
 
 /// Name of the tables.
 const TABLE: &str = "palisade";
+/// Reasons of drops, by the names of the switch's counters.
+const SPOOFED: &str = "spoofed";
+const INVALID_STATE: &str = "invalid-state";
+const POLICY_EGRESS: &str = "policy-egress";
+const POLICY_INGRESS: &str = "policy-ingress";
 /// Name of the file.
 const FILE: &str = "palisade.nft";
 
@@ -31,6 +36,10 @@ pub(super) struct Ruleset {
 /// Table of one family.
 struct Table {
     family: Family,
+    /// Whether the rules judge every packet, by its flow, and count decisions.
+    every_packet: bool,
+    /// Counters of decisions.
+    counters: BTreeSet<String>,
     /// Sets and maps.
     collections: BTreeMap<String, Collection>,
     chains: BTreeMap<String, Chain>,
@@ -65,7 +74,13 @@ impl Rendering for Ruleset {
 
 impl Table {
     fn new(plan: &Plan, family: Family, options: &RenderOptions) -> Table {
-        let mut table = Table { family, collections: BTreeMap::new(), chains: BTreeMap::new() };
+        let mut table = Table {
+            family,
+            every_packet: options.every_packet,
+            counters: BTreeSet::new(),
+            collections: BTreeMap::new(),
+            chains: BTreeMap::new(),
+        };
         if plan.endpoints.is_empty() {
             return table;
         }
@@ -77,10 +92,12 @@ impl Table {
             table.collections.insert(name.clone(), collection);
         }
         for (name, list) in &plan.acls {
-            table.chains.insert(name.clone(), table.list_chain(list));
+            let chain = table.list_chain(list);
+            table.chains.insert(name.clone(), chain);
         }
         table.add_dispatch(plan);
         table.add_guard(plan, options);
+        table.add_drop_chains(options);
         table
     }
 
@@ -99,38 +116,84 @@ impl Table {
         }
     }
 
-    fn list_chain(&self, list: &AclPlan) -> Chain {
+    /// Address of a flow's originator in rules. Of every packet of the flow, it is the one before translation.
+    fn source(&self) -> String {
+        let direction = if self.every_packet { "ct original " } else { "" };
+        format!("{direction}{} saddr", self.word())
+    }
+
+    /// Address of a flow's responder. Of every packet of the flow, it is the one after translation: that which
+    /// replies come from.
+    fn destination(&self) -> String {
+        let word = self.word();
+        if self.every_packet { format!("ct reply {word} saddr") } else { format!("{word} daddr") }
+    }
+
+    fn list_chain(&mut self, list: &AclPlan) -> Chain {
         let side = match list.direction {
-            Direction::Ingress => "saddr",
-            Direction::Egress => "daddr",
+            Direction::Ingress => self.source(),
+            Direction::Egress => self.destination(),
         };
-        let mut rules = vec!["ct state invalid drop".to_owned()];
-        list.rules.iter().for_each(|rule| self.push_rules(rule, side, &mut rules));
-        rules.push(format!("{} comment \"{}\"", verdict(list.last), comment(&list.title)));
+        let mut rules = vec![format!("ct state invalid {}", self.drop_for(INVALID_STATE))];
+        let denied = match list.direction {
+            Direction::Ingress => POLICY_INGRESS,
+            Direction::Egress => POLICY_EGRESS,
+        };
+        list.rules.iter().for_each(|rule| self.push_rules(rule, &side, denied, &mut rules));
+        self.push_verdict(String::new(), (list.last, denied), &list.title, &list.counter, &mut rules);
         Chain { note: String::new(), hook: None, rules }
     }
 
-    fn push_rules(&self, rule: &PlanRule, side: &str, rules: &mut Vec<String>) {
-        let word = self.word();
+    fn push_rules(&mut self, rule: &PlanRule, side: &str, denied: &'static str, rules: &mut Vec<String>) {
+        let verdict = (rule.verdict, denied);
         let peers = match &rule.peers {
             Peers::Anyone => String::new(),
-            Peers::In(set) => format!("{word} {side} @{set} "),
-            Peers::NotIn(set) => format!("{word} {side} != @{set} "),
-            Peers::Hosts(hosts) => format!("{word} {side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
+            Peers::In(set) => format!("{side} @{set} "),
+            Peers::NotIn(set) => format!("{side} != @{set} "),
+            Peers::Hosts(hosts) => format!("{side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
         };
-        let tail = format!("{} comment \"{}\"", verdict(rule.verdict), comment(&rule.title));
-        let Some(services) = &rule.services else { return rules.push(format!("{peers}{tail}")) };
+        let Some(services) = &rule.services else {
+            return self.push_verdict(peers, verdict, &rule.title, &rule.counter, rules);
+        };
         for (protocol, name) in [(Protocol::TCP, "tcp"), (Protocol::UDP, "udp"), (Protocol::SCTP, "sctp")] {
             let spans: Vec<&Span> = services.iter().filter(|span| span.0 == protocol).collect();
-            match spans[..] {
-                [] => {}
-                [(_, 0, u16::MAX)] => rules.push(format!("{peers}meta l4proto {name} {tail}")),
-                _ => {
-                    let ports = one_of(spans.iter().map(|&&(_, first, last)| ports(first, last)));
-                    rules.push(format!("{peers}{name} dport {ports} {tail}"));
+            let ports = one_of(spans.iter().map(|&&(_, first, last)| ports(first, last)));
+            let service = match (&spans[..], self.every_packet) {
+                ([], _) => continue,
+                ([(_, 0, u16::MAX)], false) => format!("meta l4proto {name} "),
+                ([(_, 0, u16::MAX)], true) => format!("ct original protocol {} ", protocol.0),
+                (_, false) => format!("{name} dport {ports} "),
+                (_, true) => format!("ct original protocol {} ct reply proto-src {ports} ", protocol.0),
+            };
+            self.push_verdict(peers.clone() + &service, verdict, &rule.title, &rule.counter, rules);
+        }
+    }
+
+    /// Adds the rule of a decision. Counts the packets of flows without a reply that it allows, and all that it denies.
+    fn push_verdict(
+        &mut self,
+        matches: String,
+        (verdict, denied): (Verdict, &'static str),
+        title: &str,
+        counter: &str,
+        rules: &mut Vec<String>,
+    ) {
+        let action = match verdict {
+            Verdict::Allow => "return".to_owned(),
+            Verdict::Deny => self.drop_for(denied),
+        };
+        let title = comment(title);
+        let mut count = String::new();
+        if self.every_packet {
+            self.counters.insert(counter.to_owned());
+            match verdict {
+                Verdict::Allow => {
+                    rules.push(format!("{matches}ct state new counter name \"{counter}\" {action}"))
                 }
+                Verdict::Deny => count = format!("counter name \"{counter}\" "),
             }
         }
+        rules.push(format!("{matches}{count}{action} comment \"{title}\""));
     }
 
     /// Adds the verdict maps and the chains at the hooks.
@@ -158,20 +221,47 @@ impl Table {
             ("from-pods".to_owned(), from),
             ("to-pods".to_owned(), to),
         ]);
-        let established = "ct state established,related accept".to_owned();
-        let from_pods = format!("{word} saddr vmap @from-pods");
-        let mut input = vec![established.clone()];
+        let (source, destination) = (self.source(), self.destination());
+        let from_pods = format!("{source} vmap @from-pods");
+        // Without a flow, a packet has neither an original direction nor a verdict.
+        let without_flow = |sides: &[&str]| -> Vec<String> {
+            let drop = self.drop_for(INVALID_STATE);
+            sides
+                .iter()
+                .map(|side| format!("ct state invalid,untracked {word} {side} @pods {drop}"))
+                .collect()
+        };
+        let mut input = Vec::new();
         if self.family == Family::V6 {
             input
                 .push(format!("icmpv6 type {} accept", one_of(NEIGHBOR_DISCOVERY.iter().map(u8::to_string))));
         }
+        let mut forward = Vec::new();
+        if self.every_packet {
+            forward.extend(without_flow(&["saddr", "daddr"]));
+            input.extend(without_flow(&["saddr"]));
+            let mut pods = Collection::set("Addresses of pods", format!("type {address}"));
+            pods.extend(plan.endpoints.keys().map(|&address| Key::Range(address, address)));
+            self.collections.insert("pods".to_owned(), pods);
+            let replies = vec![format!("ct direction reply {from_pods}")];
+            self.add_hook(
+                "output",
+                "Replies of the node to pods",
+                "type filter hook output priority filter; policy accept;",
+                replies,
+            );
+        } else {
+            for chain in [&mut forward, &mut input] {
+                chain.insert(0, "ct state established,related accept".to_owned());
+            }
+        }
         input.push(from_pods.clone());
-        let mut forward = vec![established, format!("{word} saddr . {word} daddr @own accept"), from_pods];
+        forward.extend([format!("{source} . {destination} @own accept"), from_pods]);
         if !nodes.is_empty() {
-            forward.push(format!("{word} saddr . {word} daddr @own-node accept"));
+            forward.push(format!("{source} . {destination} @own-node accept"));
             self.collections.insert("own-node".to_owned(), nodes);
         }
-        forward.push(format!("{word} daddr vmap @to-pods"));
+        forward.push(format!("{destination} vmap @to-pods"));
         self.add_hook(
             "forward",
             "Packets between pods and others",
@@ -228,10 +318,10 @@ impl Table {
         let except = if self.family == Family::V6 { "ip6 saddr != { ::, fe80::/10 } " } else { "" };
         let mut rules = Vec::new();
         if !interfaces.is_empty() {
-            rules.push(format!(
-                "iifname @pod-interfaces {except}iifname . {word} saddr != @pod-bindings drop"
-            ));
-            rules.push(format!("{word} saddr @bound-pods iifname . {word} saddr != @pod-bindings drop"));
+            let drop = self.drop_for(SPOOFED);
+            let is_foreign = format!("iifname . {word} saddr != @pod-bindings {drop}");
+            rules.push(format!("iifname @pod-interfaces {except}{is_foreign}"));
+            rules.push(format!("{word} saddr @bound-pods {is_foreign}"));
             let named = [("pod-interfaces", interfaces), ("pod-bindings", bindings), ("bound-pods", bound)];
             self.collections.extend(named.map(|(name, set)| (name.to_owned(), set)));
         }
@@ -243,6 +333,32 @@ impl Table {
         self.add_hook("guard", "Forged addresses", hook, rules);
     }
 
+    /// Verdict that drops a packet. Drops of a dataplane are counted by reason and interface.
+    fn drop_for(&self, reason: &'static str) -> String {
+        if self.every_packet { format!("goto drop/{reason}") } else { "drop".to_owned() }
+    }
+
+    /// Adds a chain for each reason of a drop, with a counter for each named interface.
+    fn add_drop_chains(&mut self, options: &RenderOptions) {
+        if !self.every_packet {
+            return;
+        }
+        for reason in [SPOOFED, INVALID_STATE, POLICY_EGRESS, POLICY_INGRESS] {
+            let note = format!("Counters of drops: {reason}");
+            let mut counters = Collection::map(&note, "type ifname : counter".to_owned());
+            for interface in options.interfaces.values() {
+                let counter = format!("drop/{reason}/{interface}");
+                counters.put(Key::Interface(interface.clone()), format!("\"{counter}\""));
+                self.counters.insert(counter);
+            }
+            // Packets of other interfaces break off the first rule.
+            let rules = vec![format!("counter name iifname map @drop/{reason}"), "drop".to_owned()];
+            self.collections.insert(format!("drop/{reason}"), counters);
+            let note = format!("Drops: {reason}");
+            self.chains.insert(format!("drop/{reason}"), Chain { note, hook: None, rules });
+        }
+    }
+
     fn print(&self, text: &mut String) {
         let word = self.word();
         // Writing to a string cannot fail.
@@ -251,6 +367,9 @@ impl Table {
             return;
         }
         let _ = writeln!(text, "table {word} {TABLE} {{");
+        for counter in &self.counters {
+            let _ = writeln!(text, "\tcounter {counter} {{ }}");
+        }
         for (name, collection) in &self.collections {
             collection.print(name, text);
         }
@@ -267,14 +386,6 @@ impl Table {
 
 /// `ICMPv6` types of neighbour discovery (RFC 4861) and multicast listeners (RFC 2710, RFC 3810).
 const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
-
-/// Verdict within the chain of a list.
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "return",
-        Verdict::Deny => "drop",
-    }
-}
 
 fn ports(first: u16, last: u16) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }

@@ -27,6 +27,9 @@ impl Table {
             (false, false) => {}
         }
         // Additions first, since rules refer to sets, and maps to chains; deletions last.
+        for name in self.counters.difference(&old.counters) {
+            let _ = writeln!(text, "add counter {table} {name}");
+        }
         for name in self.chains.keys().filter(|name| !old.chains.contains_key(*name)) {
             let _ = writeln!(text, "add chain {table} {name}");
         }
@@ -48,6 +51,9 @@ impl Table {
             old.collections.iter().filter(|(name, _)| !self.collections.contains_key(*name))
         {
             collection.print_deletion(&table, name, text);
+        }
+        for name in old.counters.difference(&self.counters) {
+            let _ = writeln!(text, "delete counter {table} {name}");
         }
     }
 }

@@ -166,6 +166,7 @@ impl<'a> Drafts<'a> {
                         RuleOrigin::Rule { policy, .. } => names::policy(policy),
                         other => names::rule(other),
                     },
+                    counter: names::counter(origin, rule.decision.verdict()),
                 }
             };
             let list = AclPlan {
@@ -173,6 +174,7 @@ impl<'a> Drafts<'a> {
                 rules: draft.rules.iter().map(rule).collect(),
                 last: draft.last.verdict(),
                 title: self.origin(draft.last.rule()).to_string(),
+                counter: names::counter(self.origin(draft.last.rule()), draft.last.verdict()),
             };
             lists.insert(name.clone(), list);
         }

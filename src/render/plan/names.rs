@@ -1,6 +1,6 @@
 //! Names that follow from the content of the tables alone, so that two states name the same thing alike.
 
-use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin};
+use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
 /// Most characters of a name: the kernel takes 255 (`NFT_NAME_MAXLEN`).
 const NAME_MAX: usize = 120;
@@ -53,6 +53,16 @@ pub(super) fn rule(origin: &RuleOrigin) -> String {
         RuleOrigin::NotIsolated { .. } => "open".to_owned(),
         RuleOrigin::OwnNode => "own-node".to_owned(),
     }
+}
+
+/// Name of the counter of a decision.
+pub(crate) fn counter(origin: &RuleOrigin, verdict: Verdict) -> String {
+    let verdict = match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Deny => "deny",
+    };
+    // Two origins may have one name.
+    identifier(&format!("{verdict}/{}/{}", rule(origin), &digest(&format!("{origin:?}"))[..8]))
 }
 
 /// Name of a list of policies.

@@ -71,6 +71,8 @@ pub(crate) struct AclPlan {
     pub(crate) last: Verdict,
     /// Origin of the last verdict, in words.
     pub(crate) title: String,
+    /// Name of the counter of the last verdict.
+    pub(crate) counter: String,
 }
 
 /// Rule of a list.
@@ -86,6 +88,8 @@ pub(crate) struct PlanRule {
     pub(crate) title: String,
     /// Name of the policy, or of another origin.
     pub(crate) policy: String,
+    /// Name of the counter of the decision.
+    pub(crate) counter: String,
 }
 
 /// Peers of a rule.

@@ -144,6 +144,7 @@ fn compare_file(path: &std::path::Path, tally: &mut Tally) -> usize {
         let (without, with) = (RenderOptions::default(), some_interfaces(tables, &classifier));
         let mut options = if number % 2 == 0 { without } else { with };
         options.direction = if number % 4 < 2 { Direction::Egress } else { Direction::Ingress };
+        options.every_packet = number % 3 == 0;
         let systems = Systems::of(ClusterState { tables, objects: expansion.objects() }, &options);
         for probe in &case.probes {
             for flow in expansion.flows(probe).unwrap() {
@@ -183,7 +184,8 @@ fn our_own_cases_pass() {
 fn random_clusters_and_the_differences_of_their_changes_pass() {
     let mut runner = TestRunner::deterministic();
     let (mut flows, mut changes, mut tally) = (BTreeMap::new(), 0, Tally::default());
-    for _ in 0..HISTORIES {
+    for number in 0..HISTORIES {
+        let every_packet = number % 2 == 0;
         let mut replayed = History::new();
         let mut before: Option<(RuleTables, Vec<Object>, Systems)> = None;
         for (step, picks) in history().new_tree(&mut runner).unwrap().current() {
@@ -195,6 +197,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
             let scratch = Compiler::from_objects(objects.iter().cloned(), Options::default());
             let scratch = ClusterState { tables: scratch.tables(), objects: &objects };
             let options = some_interfaces(tables, &replayed.classifier);
+            let options = RenderOptions { every_packet, ..options };
             for format in Format::ALL {
                 assert_eq!(render(format, state, &options), render(format, scratch, &options));
             }
@@ -205,7 +208,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
                 systems.compare(&replayed.classifier, &flow, &options);
                 *flows.entry(replayed.classifier.decide_flow(&flow).is_allow()).or_insert(0) += 1;
             }
-            let same = RenderOptions::default();
+            let same = RenderOptions { every_packet, ..RenderOptions::default() };
             let whole = Systems::of(state, &same);
             if let Some((tables, objects, mut changed)) = before.take() {
                 let old = ClusterState { tables: &tables, objects: &objects };

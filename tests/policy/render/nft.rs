@@ -1,7 +1,7 @@
 //! Interpreter of `nft -f` input, after nft(8): commands change tables, sets, maps and chains, and a packet passes the
 //! chain at the forward hook. It knows the statements that are printed, and refuses every other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::net::IpAddr;
 use std::vec::IntoIter;
@@ -19,6 +19,7 @@ pub(super) struct Nft {
 
 #[derive(Debug, Default, PartialEq)]
 struct Table {
+    counters: BTreeSet<String>,
     sets: BTreeMap<String, Set>,
     chains: BTreeMap<String, Chain>,
 }
@@ -59,6 +60,12 @@ enum Verdict {
     Drop,
     Return,
     Jump(String),
+    /// Jump from which no packet comes back to the chain.
+    Goto(String),
+    /// No verdict: the next rule is evaluated.
+    Continue,
+    /// Counter of a map for a key.
+    Counter(String),
     /// Verdict of a map for a key.
     Map(Vec<Key>, String),
 }
@@ -86,6 +93,9 @@ enum Key {
     Source,
     Destination,
     Protocol,
+    ProtocolNumber,
+    /// Port of the responder of the flow, of any protocol.
+    FlowPort,
     /// Destination port of packets of this protocol; others do not match.
     Port(Protocol),
     Interface,
@@ -174,6 +184,10 @@ impl Nft {
                     let name = next(tokens);
                     table.add_set(name, tokens);
                 }
+                "counter" => {
+                    assert!(table.counters.insert(next(tokens)), "the counter exists");
+                    ["{", "}"].iter().for_each(|word| expect(tokens, word));
+                }
                 other => panic!("{other} in a table"),
             }
         }
@@ -207,6 +221,8 @@ impl Nft {
             ("add", "rule") => table.chains.get_mut(&name).expect("a chain").rules.push(rule(tokens)),
             ("add", "set" | "map") => table.add_set(name, tokens),
             ("delete", "set" | "map") => assert!(table.sets.remove(&name).is_some(), "no set {name}"),
+            ("add", "counter") => assert!(table.counters.insert(name), "the counter exists"),
+            ("delete", "counter") => assert!(table.counters.remove(&name), "no counter {name}"),
             (_, "element") => {
                 let set = table.sets.get_mut(&name).unwrap_or_else(|| panic!("no set {name}"));
                 for (key, verdict) in elements(tokens) {
@@ -268,7 +284,10 @@ impl Table {
     /// Checks that every name stands for something.
     fn check(&self) {
         let check_verdict = |verdict: &Verdict| match verdict {
-            Verdict::Jump(chain) => assert!(self.chains.contains_key(chain), "no chain {chain}"),
+            Verdict::Counter(name) => assert!(self.counters.contains(name), "no counter {name}"),
+            Verdict::Jump(chain) | Verdict::Goto(chain) => {
+                assert!(self.chains.contains_key(chain), "no chain {chain}")
+            }
             Verdict::Map(_, map) => assert!(self.sets.contains_key(map), "no map {map}"),
             _ => {}
         };
@@ -298,6 +317,8 @@ impl Table {
             };
             match verdict {
                 Verdict::Return => return None,
+                Verdict::Continue => {}
+                Verdict::Goto(chain) => return self.run(chain, flow),
                 Verdict::Jump(chain) => {
                     if let Some(verdict) = self.run(chain, flow) {
                         return Some(verdict);
@@ -416,6 +437,8 @@ fn verdict(tokens: &mut Tokens) -> Verdict {
         "drop" => Verdict::Drop,
         "return" => Verdict::Return,
         "jump" => Verdict::Jump(next(tokens)),
+        "goto" => Verdict::Goto(next(tokens)),
+        name if name.starts_with('"') => Verdict::Counter(name.trim_matches('"').to_owned()),
         other => panic!("{other} is no verdict"),
     }
 }
@@ -423,11 +446,18 @@ fn verdict(tokens: &mut Tokens) -> Verdict {
 fn rule(tokens: &mut Tokens) -> Rule {
     let mut matches = Vec::new();
     let verdict = loop {
-        match tokens.peek().unwrap().as_str() {
-            "accept" | "drop" | "return" | "jump" => break verdict(tokens),
-            "ct" => {
+        match tokens.peek().unwrap().clone().as_str() {
+            "accept" | "drop" | "return" | "jump" | "goto" => break verdict(tokens),
+            ";" => break Verdict::Continue,
+            "counter" => {
+                ["counter", "name"].iter().for_each(|word| expect(tokens, word));
+                if tokens.next_if(|token| token == "iifname").is_some() {
+                    expect(tokens, "map");
+                }
                 next(tokens);
-                expect(tokens, "state");
+            }
+            "ct" if ct_is_condition(tokens) => {
+                next(tokens);
                 matches.push(Match::State(list(tokens, next)));
             }
             _ => {
@@ -473,8 +503,35 @@ fn list<T>(tokens: &mut Tokens, mut one: impl FnMut(&mut Tokens) -> T) -> Vec<T>
     values
 }
 
+/// Takes `ct`, and tells whether a condition of the flow follows it, in place of a part of its tuples.
+fn ct_is_condition(tokens: &mut Tokens) -> bool {
+    let rest: Vec<String> = tokens.clone().take(2).collect();
+    let is_condition = matches!(rest[1].as_str(), "state" | "direction");
+    if is_condition {
+        next(tokens);
+    }
+    is_condition
+}
+
 fn one_key(tokens: &mut Tokens) -> Key {
     let first = next(tokens);
+    if first == "ct" {
+        let words = [next(tokens), next(tokens)];
+        // Of a flow: addresses before translation of its source, and after translation of its destination.
+        return match words.each_ref().map(String::as_str) {
+            ["original", "protocol"] => Key::ProtocolNumber,
+            ["reply", "proto-src"] => Key::FlowPort,
+            ["original", "ip" | "ip6"] => {
+                expect(tokens, "saddr");
+                Key::Source
+            }
+            ["reply", "ip" | "ip6"] => {
+                expect(tokens, "saddr");
+                Key::Destination
+            }
+            other => panic!("ct {other:?} is no key"),
+        };
+    }
     if first == "iifname" {
         return Key::Interface;
     }
@@ -500,6 +557,8 @@ fn values_of(keys: &[Key], flow: &FlowKey) -> Option<Vec<Value>> {
         Key::Source => Some(Value::Number(number(flow.src))),
         Key::Destination => Some(Value::Number(number(flow.dst))),
         Key::Protocol => Some(Value::Text(flow.protocol.to_string().to_lowercase())),
+        Key::ProtocolNumber => Some(Value::Number(flow.protocol.0.into())),
+        Key::FlowPort => Some(Value::Number(flow.dst_port.into())),
         Key::Port(protocol) => (flow.protocol == *protocol).then(|| Value::Number(flow.dst_port.into())),
         Key::Interface | Key::Icmp6Type | Key::RouteBack => panic!("{key:?} at the forward hook"),
     };

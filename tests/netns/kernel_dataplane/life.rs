@@ -1,0 +1,134 @@
+//! Starts, ends and takeovers.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use palisade::lab::{Lab, LabSpec};
+
+use super::rig::{allowed, denied, passing, run, serve, start, start_with};
+use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
+
+/// Configuration of the ports and pods of a lab, and of a policy directory.
+fn configuration(lab: &Lab) -> String {
+    let mut text = format!("[policy]\ndirectory = \"{}/policies\"\n", lab.directory().display());
+    for pod in lab.pods() {
+        let plan = pod.plan();
+        let _ = write!(
+            text,
+            "[[ports]]\nname = {0:?}\nkind = \"pod\"\npod = \"{1}\"\npod_addresses = {2:?}\n",
+            plan.host_interface,
+            plan.pod,
+            plan.addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+        );
+    }
+    text
+}
+
+#[test]
+fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["db", "client", "other"]).unwrap()).unwrap();
+    let policies = lab.directory().join("policies");
+    fs::create_dir_all(&policies).unwrap();
+    fs::write(policies.join("pods.yaml"), pods_manifest(&lab)).unwrap();
+    let udp = only_from("db", "client").replace("protocol: TCP", "protocol: UDP");
+    fs::write(policies.join("db.yaml"), udp).unwrap();
+    let config = configuration(&lab);
+    let switch = start_with(&mut lab, &config, true);
+    let rig = Rig { switch, lab };
+    let servers = serve(&rig, &["db"]);
+    let (client, db) = (rig.pod("client"), rig.pod("db"));
+    let socket = client.run(|| UdpSocket::bind((client.v4(), 0))).unwrap().unwrap();
+    socket.connect((db.v4(), PORT)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let (stop, sent, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let rig = thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            while !stop.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                let is_answered = socket.send(b"ping").is_ok() && socket.recv(&mut [0; 16]).is_ok();
+                sent.fetch_add(1, Ordering::Relaxed);
+                lost.fetch_add(u64::from(!is_answered), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        eventually("datagrams pass", || sent.load(Ordering::Relaxed) > 100);
+        let Rig { switch, mut lab } = rig;
+        switch.kill().unwrap();
+        let before = sent.load(Ordering::Relaxed);
+        let switch = start_with(&mut lab, &config, false);
+        eventually("datagrams pass after it", || sent.load(Ordering::Relaxed) > before + 100);
+        stop.store(true, Ordering::Relaxed);
+        Rig { switch, lab }
+    });
+    assert_eq!(lost.load(Ordering::Relaxed), 0, "of {sent:?}");
+    denied(&rig, "other", "db");
+    assert_eq!(passing(&rig, "client", "db"), ["UDP 4", "UDP 6"]);
+    drop(servers);
+
+    // The second switch returns the interfaces when it stops.
+    let Rig { switch, lab } = rig;
+    assert!(run("ip route").contains(&db.v4().to_string()));
+    assert!(switch.stop().unwrap().success());
+    assert!(!run("nft list tables").contains("palisade"));
+    assert!(!run("ip route").contains(&db.v4().to_string()));
+    drop(lab);
+}
+
+#[test]
+fn a_killed_switch_leaves_denied_pairs_apart_and_forgotten_pods_closed() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["db", "client", "other"]).unwrap()).unwrap();
+    let switch = start_with(&mut lab, "", true);
+    switch.attach_all(&lab).unwrap();
+    let rig = Rig { switch, lab };
+    let servers = serve(&rig, &["db"]);
+    rig.apply(&only_from("db", "client"));
+    let Rig { switch, mut lab } = rig;
+    switch.kill().unwrap();
+    // The next switch has no ports: those of the process before are closed.
+    let switch = start(&mut lab, "");
+    let rig = Rig { switch, lab };
+    denied(&rig, "client", "db");
+    rig.switch.attach_all(&rig.lab).unwrap();
+    rig.apply(&only_from("db", "other"));
+    assert_eq!(passing(&rig, "other", "db"), ["TCP 4", "TCP 6"]);
+    denied(&rig, "client", "db");
+    rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
+    allowed(&rig, "client", "db");
+    drop(servers);
+}
+
+#[test]
+fn a_start_that_cannot_work_says_why() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let directory = std::env::temp_dir().join(format!("palisade-kernel-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let refusal = |config: &str, path: Option<&str>| {
+        let file = directory.join("palisade.toml");
+        fs::write(&file, format!("{config}\n[control]\nsocket = \"{}/x.sock\"\n", directory.display()))
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+        command.args(["run", "--backend", "nftables", "--config"]).arg(&file);
+        path.iter().for_each(|path| _ = command.env("PATH", path));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = refusal("", Some("/nonexistent"));
+    assert!(
+        text.contains("needs the program nft") && text.contains("install the package nftables"),
+        "{text}"
+    );
+    let text = refusal("[policy]\ndenied = \"reject\"", None);
+    assert!(text.contains("policy.denied"), "{text}");
+    let text = refusal("[[ports]]\nname = \"lo\"\nkind = \"pod\"\nvlan = 7", None);
+    assert!(text.contains("takes no tags off"), "{text}");
+    assert!(!run("nft list tables").contains("palisade"));
+    fs::remove_dir_all(&directory).unwrap();
+}

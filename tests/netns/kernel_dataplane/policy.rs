@@ -1,0 +1,149 @@
+//! Policy that the kernel enforces on pods.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
+
+use palisade::control::protocol::{CaptureRequest, FlowQuery, PortRequest};
+use palisade::dataplane::PortKind;
+use palisade::lab::traffic::{Outcome, ping};
+use palisade::lab::{Lab, LabSpec};
+use palisade::tables::Verdict;
+
+use super::rig::{DENIED, allowed, denied, passing, run, serve, start, up};
+use crate::support::connection::Connection;
+use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
+
+#[test]
+fn the_kernel_connects_pods_once_the_tables_place_them_and_as_they_say() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["db", "client", "other"]).unwrap()).unwrap();
+    let switch = start(&mut lab, "");
+    switch.attach_all(&lab).unwrap();
+    let rig = Rig { switch, lab };
+    let _servers = serve(&rig, &["db"]);
+    // No tables are loaded: the pods are closed, also for the node.
+    denied(&rig, "client", "db");
+    let node_pings =
+        || Command::new("ping").args(["-c1", "-W1", &rig.pod("db").v4().to_string()]).output().unwrap();
+    assert!(!node_pings().status.success());
+    eprintln!("DBG {:?} {}", rig.counters(), run("ip neigh"));
+    rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
+    for from in ["client", "other"] {
+        allowed(&rig, from, "db");
+    }
+    assert!(node_pings().status.success());
+    rig.apply(&only_from("db", "client"));
+    denied(&rig, "other", "db");
+    // The policy allows one port of TCP to one pod, and the node always.
+    assert_eq!(passing(&rig, "client", "db"), ["TCP 4", "TCP 6"]);
+    assert!(node_pings().status.success());
+    let (db, other) = (rig.pod("db"), rig.pod("other"));
+    assert_eq!(ping(&other, db.v4().into(), DENIED).unwrap(), Outcome::TimedOut);
+    // Isolation for ingress leaves the pod's own connections.
+    assert_eq!(ping(&db, other.v6().into(), PATIENCE).unwrap(), Outcome::Allowed);
+    assert_counted(&rig);
+    assert_announced(&rig);
+    // Without its tables the pod is closed again.
+    rig.switch.client().delete_tables().unwrap();
+    denied(&rig, "client", "db");
+}
+
+/// Asserts that denials are counted by rule, and drops by port and reason.
+fn assert_counted(rig: &Rig) {
+    let counters = rig.counters();
+    let of = |verdict| counters.decisions.iter().filter(move |count| count.verdict == verdict);
+    let names =
+        |verdict| of(verdict).map(|count| (count.origin.to_string(), count.packets)).collect::<Vec<_>>();
+    let denials = names(Verdict::Deny);
+    assert!(denials.iter().any(|(origin, packets)| origin.contains("to-db") && *packets >= 5), "{denials:?}");
+    let allowed = names(Verdict::Allow);
+    assert!(
+        allowed.iter().any(|(origin, packets)| origin.contains("to-db ingress[0]") && *packets == 2),
+        "{allowed:?}"
+    );
+    let host_end = |pod: &str| rig.pod(pod).plan().host_interface.clone();
+    let port = &counters.ports[&host_end("other")];
+    assert!(port.drops["policy-ingress"] >= 5 && port.forwarded > 0, "{port:?}");
+    let closed = counters.ports[&host_end("client")].drops.get("unknown-pod");
+    assert!(closed.is_some_and(|packets| *packets >= 2), "{counters:?} {}", rig.switch.log().unwrap());
+    for (name, port) in &counters.ports {
+        let dropped: u64 = port.drops.values().sum();
+        assert!(
+            port.received >= port.forwarded + port.consumed && port.received >= dropped,
+            "{name}: {port:?}"
+        );
+    }
+}
+
+/// Asserts that reports name the backend, and that requests which need workers say so.
+fn assert_announced(rig: &Rig) {
+    let client = rig.switch.client();
+    let status = client.status().unwrap();
+    assert_eq!((status.backend.to_string().as_str(), &status.problems), ("nftables", &vec![]));
+    let capture = client.start_capture(&CaptureRequest::default()).unwrap_err().to_string();
+    let flows = client.flows(&FlowQuery::first(1)).unwrap_err().to_string();
+    for (error, what) in [(capture, "captures of packets"), (flows, "lists of flows")] {
+        assert!(error.contains(what) && error.contains("backend af-xdp"), "{error}");
+    }
+    let tap =
+        PortRequest { namespace: Some(rig.pod("db").plan().netns.clone()), ..PortRequest::of(PortKind::Tap) };
+    let error = client.put_port("tap", &tap).unwrap_err().to_string();
+    assert!(error.contains("no tap ports"), "{error}");
+    assert!(rig.switch.log().unwrap().contains("backend nftables: the kernel forwards"));
+}
+
+#[test]
+fn a_change_ends_the_flows_that_it_denies_and_no_other() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let rig = up(&["db", "client", "other"], "");
+    let (db, client, other) = (rig.pod("db"), rig.pod("client"), rig.pod("other"));
+    let mut stays = Connection::open(&client, &db);
+    let mut ends = Connection::open(&other, &db);
+    assert!(stays.goes_on(PATIENCE) && ends.goes_on(PATIENCE));
+    rig.apply(&only_from("db", "client"));
+    assert!(!ends.goes_on(DENIED), "from the client of the denied connection");
+    ends.client.set_read_timeout(Some(DENIED)).unwrap();
+    ends.server.write_all(b"reply").unwrap();
+    assert!(ends.client.read(&mut [0; 8]).is_err(), "replies of a denied connection pass");
+    assert!(stays.goes_on(PATIENCE));
+    // What is allowed again goes on.
+    rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
+    ends.client.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(ends.client.read(&mut [0; 8]).unwrap(), 5);
+}
+
+#[test]
+fn a_forged_source_is_dropped_and_another_program_cannot_open_the_pods_for_long() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let rig = up(&["db", "client", "other"], "");
+    let _servers = serve(&rig, &["db"]);
+    // The forger knows its gateway.
+    allowed(&rig, "other", "db");
+    let (forger, victim) = (rig.pod("other"), rig.pod("client"));
+    let addresses: [IpAddr; 2] = [victim.v4().into(), victim.v6().into()];
+    for (number, address) in addresses.into_iter().enumerate() {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let to: IpAddr = if number == 0 { rig.pod("db").v4().into() } else { rig.pod("db").v6().into() };
+        let own = format!("{address}/{bits}");
+        let added =
+            forger.output(Command::new("ip").args(["address", "add", &own, "dev", "lo", "nodad"])).unwrap();
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+        let receiver = victim.run(|| UdpSocket::bind((address, 0))).unwrap().unwrap();
+        receiver.set_read_timeout(Some(DENIED)).unwrap();
+        let port = receiver.local_addr().unwrap().port();
+        let sender = forger.run(|| UdpSocket::bind((address, port))).unwrap().unwrap();
+        sender.send_to(b"forged", (to, PORT)).unwrap();
+        assert!(receiver.recv_from(&mut [0; 16]).is_err(), "{address}");
+    }
+    let drops = rig.drops();
+    assert!(drops["spoofed"] >= 2, "{drops:?}");
+
+    rig.apply(&only_from("db", "client"));
+    denied(&rig, "other", "db");
+    run("nft delete table ip palisade");
+    eventually("the rules are loaded again", || passing(&rig, "other", "db").is_empty());
+    let problems = rig.switch.client().status().unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.contains("removed the rules")), "{problems:?}");
+    assert_eq!(passing(&rig, "client", "db"), ["TCP 4", "TCP 6"]);
+}
