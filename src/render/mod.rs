@@ -5,6 +5,7 @@
 
 mod iptables;
 mod nftables;
+mod openflow;
 mod output;
 mod plan;
 mod rendering;
@@ -25,11 +26,13 @@ pub enum Format {
     Nftables,
     /// Input of `ipset restore`, `iptables-restore` and `ip6tables-restore`.
     Iptables,
+    /// Input of `ovs-ofctl`.
+    Openflow,
 }
 
 impl Format {
     /// All formats, in the order of printing.
-    pub const ALL: [Format; 2] = [Format::Nftables, Format::Iptables];
+    pub const ALL: [Format; 3] = [Format::Nftables, Format::Iptables, Format::Openflow];
 
     /// Name on the command line, and what it prints.
     pub fn describe(self) -> (&'static str, &'static str) {
@@ -40,6 +43,10 @@ impl Format {
             Format::Iptables => (
                 "iptables",
                 "inputs of ipset restore, iptables-restore and ip6tables-restore, in the shape of Calico's Felix",
+            ),
+            Format::Openflow => (
+                "openflow",
+                "one input of ovs-ofctl replace-flows, for a bridge of Open vSwitch with conntrack",
             ),
         }
     }
@@ -79,6 +86,7 @@ fn rendered(
     match format {
         Format::Nftables => parts::<nftables::Ruleset>(old, new, options),
         Format::Iptables => parts::<iptables::State>(old, new, options),
+        Format::Openflow => parts::<openflow::Flows>(old, new, options),
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod golden;
 mod nft;
+mod openflow;
 mod xtables;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 
 use nft::Nft;
+use openflow::Bridge;
 use palisade::net::flow::FlowKey;
 use palisade::policy::objects::Object;
 use palisade::policy::testcase::ProbeExpansion;
@@ -41,6 +43,7 @@ fn system(format: Format) -> Box<dyn System> {
     match format {
         Format::Nftables => Box::<Nft>::default(),
         Format::Iptables => Box::<Xtables>::default(),
+        Format::Openflow => Box::<Bridge>::default(),
     }
 }
 
