@@ -6,6 +6,7 @@
 mod contiv;
 mod iptables;
 mod nftables;
+mod openflow;
 mod output;
 mod plan;
 mod rendering;
@@ -28,11 +29,13 @@ pub enum Format {
     Iptables,
     /// Rules and tables of Contiv/VPP.
     Contiv,
+    /// Input of `ovs-ofctl`.
+    Openflow,
 }
 
 impl Format {
     /// All formats, in the order of printing.
-    pub const ALL: [Format; 3] = [Format::Nftables, Format::Iptables, Format::Contiv];
+    pub const ALL: [Format; 4] = [Format::Nftables, Format::Iptables, Format::Contiv, Format::Openflow];
 
     /// Name on the command line, and what it prints.
     pub fn describe(self) -> (&'static str, &'static str) {
@@ -48,13 +51,17 @@ impl Format {
                 "contiv",
                 "6-tuple rules of Contiv/VPP, and the tables of its renderer cache: local, global, reflective",
             ),
+            Format::Openflow => (
+                "openflow",
+                "one input of ovs-ofctl replace-flows, for a bridge of Open vSwitch with conntrack",
+            ),
         }
     }
 
     /// Tests whether the format refuses some policies, since its rules cannot express them.
     pub fn refuses_policies(self) -> bool {
         match self {
-            Format::Nftables | Format::Iptables => false,
+            Format::Nftables | Format::Iptables | Format::Openflow => false,
             Format::Contiv => true,
         }
     }
@@ -104,6 +111,7 @@ fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part
         Format::Nftables => parts::<nftables::Ruleset>(old, new),
         Format::Iptables => parts::<iptables::State>(old, new),
         Format::Contiv => parts::<contiv::State>(old, new),
+        Format::Openflow => parts::<openflow::Flows>(old, new),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Options, output and errors of all formats.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::tables::{Direction, PodName};
 
@@ -79,6 +80,26 @@ pub enum RenderError {
     TooManyRules {
         /// Format.
         system: &'static str,
+        /// Limit.
+        max: usize,
+    },
+    /// Address with too many rule lists.
+    #[error("pods with {found} different rule lists claim the address {address}, and its flows hold {max}")]
+    TooManyLists {
+        /// Address.
+        address: IpAddr,
+        /// Number of lists.
+        found: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// Rule list with too many different sets of ports.
+    #[error("{found} sets of ports share a port in the list of pods {rule}, and a flow holds {max}")]
+    TooManyConjunctions {
+        /// Origin of the list's last verdict.
+        rule: String,
+        /// Number of conjunctions.
+        found: usize,
         /// Limit.
         max: usize,
     },

@@ -57,7 +57,7 @@ fn assert_golden(name: &str, text: &str) {
 fn the_examples_are_as_their_golden_files() {
     let changed = Changed::new("golden");
     let new = changed.path("new");
-    for format in ["nftables", "iptables", "contiv"] {
+    for format in ["nftables", "iptables", "contiv", "openflow"] {
         let (code, text, errors) = render(&["--to", format, "config/examples"]);
         assert_eq!((code, errors.as_str()), (0, ""));
         assert_golden(&format!("render-{format}"), &text);
@@ -81,6 +81,7 @@ fn files_of_all_formats_have_the_text_of_the_listing() {
         "palisade.ip6tables",
         "palisade.ipset-unused",
         "palisade.contiv",
+        "palisade.flows",
     ];
     let listed: Vec<String> = files
         .iter()

@@ -4,6 +4,7 @@
 mod contiv;
 mod golden;
 mod nft;
+mod openflow;
 mod tables;
 mod xtables;
 
@@ -13,6 +14,7 @@ use std::net::IpAddr;
 
 use contiv::Contiv;
 use nft::Nft;
+use openflow::Bridge;
 use palisade::net::flow::FlowKey;
 use palisade::policy::objects::Object;
 use palisade::policy::testcase::ProbeExpansion;
@@ -45,6 +47,7 @@ fn system(format: Format) -> Box<dyn System> {
         Format::Nftables => Box::<Nft>::default(),
         Format::Iptables => Box::<Xtables>::default(),
         Format::Contiv => Box::<Contiv>::default(),
+        Format::Openflow => Box::<Bridge>::default(),
     }
 }
 
