@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::allowed::AllowedSets;
 use super::fold::{Folded, Scope};
 use super::peers::PeerMap;
-use super::rule::{Obstacle, PortStyle, Rule, permit_all, push_rules};
+use super::rule::{Obstacle, Rule, permit_all, push_rules};
 use crate::net::flow::Protocol;
 use crate::render::output::RenderError;
 use crate::render::plan::{Family, Plan, digest};
@@ -42,14 +42,13 @@ impl Cache {
     pub(in crate::render) fn new(
         plans: &[Plan; 2],
         into: Direction,
-        style: PortStyle,
         system: &'static str,
     ) -> Result<Cache, RenderError> {
         let mut sets = AllowedSets::new();
         let [v4, v6] =
             &[0, 1].map(|family| Folded::new(&plans[family], Family::ALL[family], into, &mut sets));
         let both = [v4, v6];
-        let mut printer = Printer { plans, sets: &sets, style, system, known: HashMap::new(), rules: 0 };
+        let mut printer = Printer { plans, sets: &sets, system, known: HashMap::new(), rules: 0 };
         let from = opposite(into);
         let mut pods: BTreeMap<PodName, PodRules> = BTreeMap::new();
         let names = both.iter().flat_map(|folded| folded.pods.keys());
@@ -117,7 +116,6 @@ type OfFamily<'a> = Option<&'a [Scope]>;
 struct Printer<'a> {
     plans: &'a [Plan; 2],
     sets: &'a AllowedSets,
-    style: PortStyle,
     system: &'static str,
     known: HashMap<Key, Rc<[Rule]>>,
     /// Number of rules so far.
@@ -172,7 +170,7 @@ impl Printer<'_> {
         rules: &mut Vec<Rule>,
     ) -> Result<(), RenderError> {
         let before = rules.len();
-        push_rules(scope, family, direction, self.style, self.sets, rules)
+        push_rules(scope, family, direction, self.sets, rules)
             .map_err(|obstacle| self.error(pod, obstacle))?;
         self.rules += rules.len() - before;
         if self.rules > RULES_MAX {

@@ -16,7 +16,6 @@ use super::output::{Part, RenderError, RenderOptions};
 use super::rendering::{ClusterState, Rendering, plans};
 use crate::tables::{Direction, PodName};
 use cache::Cache;
-use rule::PortStyle;
 
 /// Name of the file.
 const FILE: &str = "palisade.contiv";
@@ -65,7 +64,7 @@ fn of_vswitch(direction: Direction) -> Direction {
 impl Rendering for State {
     fn new(cluster: ClusterState, options: &RenderOptions) -> Result<State, RenderError> {
         let into = of_vswitch(options.direction);
-        let cache = Cache::new(&plans(cluster.tables, options), into, PortStyle::Single, "contiv")?;
+        let cache = Cache::new(&plans(cluster.tables, options), into, "contiv")?;
         let mut statements = BTreeMap::new();
         for (pod, rules) in &cache.pods {
             let addresses: Vec<String> = rules.addresses.iter().map(ToString::to_string).collect();

@@ -15,15 +15,6 @@ use crate::tables::Direction;
 /// Most rules of a table that stand for ports of ranges.
 pub(in crate::render) const EXPANSION_MAX: usize = 4_096;
 
-/// Ports that one rule can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::render) enum PortStyle {
-    /// One port, or all.
-    Single,
-    /// Ranges.
-    Ranges,
-}
-
 /// Rule. The first in order that matches decides: if one rule matches part of the traffic of another, it is first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::render) struct Rule {
@@ -83,7 +74,6 @@ pub(in crate::render) fn push_rules(
     scope: &Scope,
     family: Family,
     direction: Direction,
-    style: PortStyle,
     sets: &AllowedSets,
     rules: &mut Vec<Rule>,
 ) -> Result<(), Obstacle> {
@@ -92,7 +82,7 @@ pub(in crate::render) fn push_rules(
     let mut expanded = 0;
     for entry in entries {
         let above = entry.parent.map(|parent| sets.get(entries[parent].allowed));
-        for (protocol, ports, permits) in matches(sets.get(entry.allowed), above, style, &mut expanded)? {
+        for (protocol, ports, permits) in matches(sets.get(entry.allowed), above, &mut expanded)? {
             let (source, destination) = match direction {
                 Direction::Ingress => (entry.prefix, own),
                 Direction::Egress => (own, entry.prefix),
@@ -107,12 +97,7 @@ pub(in crate::render) fn push_rules(
 type Match = (Option<Protocol>, Ports, bool);
 
 /// Matches with which traffic of a prefix is decided, above the rules of the prefix that contains it.
-fn matches(
-    own: &Allowed,
-    above: Option<&Allowed>,
-    style: PortStyle,
-    expanded: &mut usize,
-) -> Result<Vec<Match>, Obstacle> {
+fn matches(own: &Allowed, above: Option<&Allowed>, expanded: &mut usize) -> Result<Vec<Match>, Obstacle> {
     let mut matches = Vec::new();
     let above = above.filter(|above| above.others == own.others);
     for protocol in PROTOCOLS {
@@ -120,10 +105,10 @@ fn matches(
             if protocol == Protocol::SCTP {
                 return Err(Obstacle::Sctp);
             }
-            ports(own, above, protocol, style, expanded, &mut matches)?;
+            ports(own, above, protocol, expanded, &mut matches)?;
             continue;
         };
-        if protocol == Protocol::SCTP && style == PortStyle::Single && is_allowed != own.others {
+        if protocol == Protocol::SCTP && is_allowed != own.others {
             return Err(Obstacle::Sctp);
         }
         let inherited = above.map_or(Some(own.others), |above| above.constant(protocol));
@@ -142,39 +127,25 @@ fn ports(
     own: &Allowed,
     above: Option<&Allowed>,
     protocol: Protocol,
-    style: PortStyle,
     expanded: &mut usize,
     matches: &mut Vec<Match>,
 ) -> Result<(), Obstacle> {
     // No rule names port 0 alone, so its verdict is that on all ports which no rule names.
-    let base = match style {
-        PortStyle::Single => own.allows(protocol, 0),
-        PortStyle::Ranges => own.ports_with(protocol, true).len() > own.ports_with(protocol, false).len(),
-    };
-    let inherited = match above {
-        Some(above) if style == PortStyle::Single => above.allows(protocol, 0),
-        // Every port of the protocol is named anew.
-        Some(_) => !base,
-        None => own.others,
-    };
+    let base = own.allows(protocol, 0);
+    let inherited = above.map_or(own.others, |above| above.allows(protocol, 0));
     let named = match above {
         Some(above) if inherited == base => own.differing(above, protocol),
         _ => own.ports_with(protocol, !base),
     };
     for (first, last) in named {
-        match style {
-            PortStyle::Ranges => matches.push((Some(protocol), (first, last), own.allows(protocol, first))),
-            PortStyle::Single => {
-                if first < last {
-                    *expanded += usize::from(last - first) + 1;
-                    if *expanded > EXPANSION_MAX {
-                        return Err(Obstacle::Ranges(*expanded));
-                    }
-                }
-                let single = |port| (Some(protocol), (port, port), own.allows(protocol, port));
-                matches.extend((first..=last).map(single));
+        if first < last {
+            *expanded += usize::from(last - first) + 1;
+            if *expanded > EXPANSION_MAX {
+                return Err(Obstacle::Ranges(*expanded));
             }
         }
+        let single = |port| (Some(protocol), (port, port), own.allows(protocol, port));
+        matches.extend((first..=last).map(single));
     }
     if inherited != base {
         matches.push((Some(protocol), ALL_PORTS, base));
