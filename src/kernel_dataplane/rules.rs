@@ -45,7 +45,7 @@ impl Rules {
     /// Rules for these ports. A pod that the tables do not know is closed, unless the state opens it.
     pub(super) fn new(desired: &DesiredState, interfaces: &Interfaces, tcp_pickup: bool) -> Rules {
         let mut tables = desired.tables.as_deref().cloned().unwrap_or_default();
-        let known = std::mem::replace(&mut tables.pods, PersistentMap::new());
+        let known = std::mem::take(&mut tables.pods);
         let mut open = None;
         let mut options = RenderOptions { every_packet: true, ..RenderOptions::default() };
         let mut pods = BTreeMap::new();

@@ -106,7 +106,7 @@ fn a_change_ends_the_flows_that_it_denies_and_no_other() {
     ends.server.write_all(b"reply").unwrap();
     assert!(ends.client.read(&mut [0; 8]).is_err(), "replies of a denied connection pass");
     assert!(stays.goes_on(PATIENCE));
-    // What is allowed again goes on.
+    // A connection that is allowed again goes on.
     rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
     ends.client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(ends.client.read(&mut [0; 8]).unwrap(), 5);
