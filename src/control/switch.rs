@@ -353,7 +353,7 @@ impl Switch {
     pub(super) fn require_workers(&self, what: &'static str, instead: &'static str) -> Result<(), ApiError> {
         match self.dataplane.backend() {
             Backend::AfXdp => Ok(()),
-            backend => Err(ApiError::NeedsWorkers { what, backend, instead }),
+            backend @ Backend::Nftables => Err(ApiError::NeedsWorkers { what, backend, instead }),
         }
     }
 

@@ -180,6 +180,7 @@ impl KernelDataplane {
 }
 
 /// The kernel resolves neighbours itself.
-fn without_neighbor(route: RouteReport) -> RouteReport {
-    RouteReport { neighbor: None, ..route }
+fn without_neighbor(mut route: RouteReport) -> RouteReport {
+    route.neighbor = None;
+    route
 }

@@ -203,9 +203,8 @@ impl KernelDataplane {
         }
         state.looked = Some(Instant::now());
         let found = self.nft.tables();
-        let is_there =
-            |table: &&str| found.as_ref().is_ok_and(|found| found.iter().any(|name| name == table));
-        if found.is_ok() && !TABLES.iter().all(|table| is_there(&table)) {
+        let is_there = |table: &str| found.as_ref().is_ok_and(|found| found.iter().any(|name| name == table));
+        if found.is_ok() && !TABLES.iter().all(|table| is_there(table)) {
             state.times_gone += 1;
             state.loaded = None;
             tracing::error!(

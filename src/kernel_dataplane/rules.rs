@@ -45,7 +45,7 @@ impl Rules {
     /// Rules for these ports. A pod that the tables do not know is closed, unless the state opens it.
     pub(super) fn new(desired: &DesiredState, interfaces: &Interfaces, tcp_pickup: bool) -> Rules {
         let mut tables = desired.tables.as_deref().cloned().unwrap_or_default();
-        let known = std::mem::replace(&mut tables.pods, PersistentMap::new());
+        let known = std::mem::take(&mut tables.pods);
         let mut open = None;
         let mut options = RenderOptions { every_packet: true, ..RenderOptions::default() };
         let mut pods = BTreeMap::new();
@@ -80,7 +80,7 @@ impl Rules {
     /// Transaction that replaces all tables.
     pub(super) fn whole(&self) -> Result<String, RenderError> {
         let parts = render(Format::Nftables, self.state(), &self.options)?;
-        Ok(self.ports.whole() + &text(&parts))
+        Ok(self.ports.whole() + &text(&parts) + &all_tables())
     }
 
     /// Transaction that leads from other rules to these; `None` if they are the same.
@@ -95,7 +95,7 @@ impl Rules {
             && self.tables.pods == old.tables.pods;
         if !is_same {
             let (old, new) = ((old.state(), &old.options), (self.state(), &self.options));
-            all += &text(&difference_of(Format::Nftables, old, new)?);
+            all += &(text(&difference_of(Format::Nftables, old, new)?) + &all_tables());
         }
         Ok(Some(all).filter(|all| !all.is_empty()))
     }
@@ -119,6 +119,12 @@ pub(super) fn gateways(desired: &DesiredState) -> BTreeSet<IpAddr> {
     // Gateways of the pods that the CNI plugin attaches.
     let usual = [IpAddr::from([169, 254, 1, 1]), IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1])];
     desired.gateway.addresses.iter().copied().chain(usual).collect()
+}
+
+/// Commands that keep the tables of a family in which no pod has an address: a table that is missing was removed by another
+/// program.
+fn all_tables() -> String {
+    TABLES.map(|table| format!("add table {table}\n")).concat()
 }
 
 fn text(parts: &[Part]) -> String {

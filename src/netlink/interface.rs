@@ -150,7 +150,7 @@ impl From<&LinkMessage> for Interface {
                 LinkAttribute::IfName(name) => interface.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
                 LinkAttribute::Controller(index) => {
-                    interface.controller = Some(*index).filter(|index| *index > 0)
+                    interface.controller = Some(*index).filter(|index| *index > 0);
                 }
                 LinkAttribute::Address(address) => {
                     // Links of other types have longer addresses, or none.

@@ -26,7 +26,7 @@ pub(super) fn status(client: &Client, output: Output) -> Result<(), CliError> {
     ]);
     let first = match status.backend {
         Backend::AfXdp => format!("flows: {}", status.flow_table),
-        backend => format!(
+        backend @ Backend::Nftables => format!(
             "backend: {backend}: the kernel forwards the packets of pods and tracks their flows, slower than AF_XDP"
         ),
     };

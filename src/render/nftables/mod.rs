@@ -140,7 +140,7 @@ impl Table {
             Direction::Egress => POLICY_EGRESS,
         };
         list.rules.iter().for_each(|rule| self.push_rules(rule, &side, denied, &mut rules));
-        self.push_verdict(String::new(), (list.last, denied), &list.title, &list.counter, &mut rules);
+        self.push_verdict("", (list.last, denied), &list.title, &list.counter, &mut rules);
         Chain { note: String::new(), hook: None, rules }
     }
 
@@ -153,7 +153,7 @@ impl Table {
             Peers::Hosts(hosts) => format!("{side} {} ", one_of(hosts.iter().map(IpAddr::to_string))),
         };
         let Some(services) = &rule.services else {
-            return self.push_verdict(peers, verdict, &rule.title, &rule.counter, rules);
+            return self.push_verdict(&peers, verdict, &rule.title, &rule.counter, rules);
         };
         for (protocol, name) in [(Protocol::TCP, "tcp"), (Protocol::UDP, "udp"), (Protocol::SCTP, "sctp")] {
             let spans: Vec<&Span> = services.iter().filter(|span| span.0 == protocol).collect();
@@ -165,14 +165,14 @@ impl Table {
                 (_, false) => format!("{name} dport {ports} "),
                 (_, true) => format!("ct original protocol {} ct reply proto-src {ports} ", protocol.0),
             };
-            self.push_verdict(peers.clone() + &service, verdict, &rule.title, &rule.counter, rules);
+            self.push_verdict(&(peers.clone() + &service), verdict, &rule.title, &rule.counter, rules);
         }
     }
 
     /// Adds the rule of a decision. Counts the packets of flows without a reply that it allows, and all that it denies.
     fn push_verdict(
         &mut self,
-        matches: String,
+        matches: &str,
         (verdict, denied): (Verdict, &'static str),
         title: &str,
         counter: &str,
@@ -188,7 +188,7 @@ impl Table {
             self.counters.insert(counter.to_owned());
             match verdict {
                 Verdict::Allow => {
-                    rules.push(format!("{matches}ct state new counter name \"{counter}\" {action}"))
+                    rules.push(format!("{matches}ct state new counter name \"{counter}\" {action}"));
                 }
                 Verdict::Deny => count = format!("counter name \"{counter}\" "),
             }

@@ -12,7 +12,7 @@ use palisade::net::flow::Protocol;
 use crate::support::{PATIENCE, PORT, Rig, pods_manifest};
 
 /// Time without a reply that counts as silence. A slow machine only makes it count earlier.
-pub(super) const DENIED: Duration = Duration::from_millis(400);
+pub(super) const DENIED: Duration = Duration::from_millis(300);
 
 /// Starts a lab, and a switch with every pod attached and in the tables.
 pub(super) fn up(pods: &[&str], config: &str) -> Rig {

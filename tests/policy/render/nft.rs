@@ -286,7 +286,7 @@ impl Table {
         let check_verdict = |verdict: &Verdict| match verdict {
             Verdict::Counter(name) => assert!(self.counters.contains(name), "no counter {name}"),
             Verdict::Jump(chain) | Verdict::Goto(chain) => {
-                assert!(self.chains.contains_key(chain), "no chain {chain}")
+                assert!(self.chains.contains_key(chain), "no chain {chain}");
             }
             Verdict::Map(_, map) => assert!(self.sets.contains_key(map), "no map {map}"),
             _ => {}
