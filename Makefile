@@ -15,7 +15,7 @@ AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LI
 # Tests of namespaces that run once with pods on veth pairs, and once with pods on tap devices (PALISADE_PORTS=tap).
 # The latter run leaves out those in which a port's kind takes no part.
 ONE_KIND  := uplink::agent uplink::services $(addprefix process::,audit dashboard doctor hardening http ipfix \
-             policy_directory service shadow startup_errors tables)
+             load policy_directory service shadow startup_errors tables workers)
 BOTH_KINDS := process:: traffic:: demo:: live:: uplink:: $(addprefix --skip ,$(ONE_KIND))
 BINARY    := target/release/palisade
 CARGO_DEB := 3.8.0

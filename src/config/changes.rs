@@ -129,8 +129,9 @@ mod tests {
                 ],
             ),
         ];
-        let mut expected = vec!["on_stop".to_owned(), "pod_prefixes".to_owned()];
-        let mut text = "on_stop = \"detach\"\npod_prefixes = [\"10.0.0.0/24\"]\n".to_owned();
+        let mut expected = ["backend", "on_stop", "pod_prefixes"].map(str::to_owned).to_vec();
+        let mut text =
+            "backend = \"nftables\"\non_stop = \"detach\"\npod_prefixes = [\"10.0.0.0/24\"]\n".to_owned();
         for (name, pairs) in sections {
             text += &section(name, pairs);
             expected.extend(pairs.iter().map(|pair| format!("{name}.{}", pair.split(' ').next().unwrap())));
