@@ -118,11 +118,8 @@ pub(super) fn compile(paths: &[PathBuf], node: Option<&String>) -> Result<Compil
 /// Checks the Services of compiled manifests, and prints warnings about them to standard error.
 pub(super) fn check_services(compiled: &Compiled) -> Result<(), CliError> {
     compiled.service_warnings.iter().for_each(|warning| terminal::note(&format!("warning: {warning}")));
-    let services = compiled.services.iter();
-    services
-        .map(ServiceTable::check)
-        .collect::<Result<_, _>>()
-        .map_err(|error| CliError::Message(error.to_string()))
+    let checked = compiled.services.iter().try_for_each(ServiceTable::check);
+    checked.map_err(|error| CliError::Message(error.to_string()))
 }
 
 /// Compiles manifests, or reads compiled tables, with names for groups of pods. Prints warnings to standard error.

@@ -10,7 +10,7 @@ pub(in crate::render) mod peers;
 pub(in crate::render) mod rule;
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write};
 
 use super::output::{Part, RenderError, RenderOptions};
 use super::rendering::{ClusterState, Rendering, plans};
@@ -115,11 +115,12 @@ impl Rendering for State {
         for (subject, lines) in changed {
             text.push_str(format!("{subject} {}", lines[0]).trim_end());
             text.push('\n');
-            lines[1..].iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+            // Writing to a string cannot fail.
+            lines[1..].iter().for_each(|line| _ = writeln!(text, "  {line}"));
         }
         // Nothing names a subject that is removed, since assignments go before their tables.
         let removed = old.statements.keys().rev().filter(|subject| !self.statements.contains_key(subject));
-        removed.for_each(|subject| text.push_str(&format!("remove {subject}\n")));
+        removed.for_each(|subject| _ = writeln!(text, "remove {subject}"));
         vec![Part { file: FILE, text }]
     }
 }

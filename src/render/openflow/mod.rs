@@ -1,4 +1,4 @@
-//! OpenFlow: flows of `ovs-ofctl` with connection tracking, for the pods of one bridge of Open vSwitch.
+//! `OpenFlow`: flows of `ovs-ofctl` with connection tracking, for the pods of one bridge of Open vSwitch.
 //!
 //! A packet goes through tables in order: its sender, its connection, the rule list of its source, that of its
 //! destination. A rule list is a number in `reg1`. The class of a peer, in `reg3`, stands for the sets that hold its

@@ -89,6 +89,9 @@ impl Flows {
     }
 }
 
+/// Classes of peers that share ports and a verdict, and the titles of their rules.
+type Members<'a> = (BTreeSet<usize>, Vec<&'a str>);
+
 impl ListFlows<'_> {
     fn add_list(&mut self, list: &AclPlan, classes: &Classes) {
         let all_traffic = AllTraffic::of(list, classes);
@@ -96,7 +99,7 @@ impl ListFlows<'_> {
             self.verdict(ALL_TRAFFIC, &self.class(class), verdict, title);
         }
         self.verdict(LAST, "", all_traffic.last.0, all_traffic.last.1);
-        let mut members: BTreeMap<(&Vec<Span>, bool), (BTreeSet<usize>, Vec<&str>)> = BTreeMap::new();
+        let mut members: BTreeMap<(&Vec<Span>, bool), Members> = BTreeMap::new();
         for rule in &list.rules {
             let Some(services) = &rule.services else { continue };
             let held = classes.of_set(&rule.peers);

@@ -45,9 +45,12 @@ pub(super) struct Bridge {
 type Matches = Vec<(usize, u128, u128)>;
 type Packet = [u128; FIELDS.len()];
 
+/// Priority, matches and actions of a flow.
+type Flow = (u16, Matches, Vec<Action>);
+
 struct Group {
     masks: Vec<(usize, u128)>,
-    flows: HashMap<u64, Vec<(u16, Matches, Vec<Action>)>, foldhash::fast::RandomState>,
+    flows: HashMap<u64, Vec<Flow>, foldhash::fast::RandomState>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -121,13 +124,11 @@ impl Bridge {
         for ((table, priority, matches), actions) in &self.flows {
             let masks: Vec<(usize, u128)> = matches.iter().map(|&(field, _, mask)| (field, mask)).collect();
             let groups = self.tables.entry(*table).or_default();
-            let group = match groups.iter().position(|group| group.masks == masks) {
-                Some(place) => &mut groups[place],
-                None => {
-                    groups.push(Group { masks, flows: HashMap::default() });
-                    groups.last_mut().unwrap()
-                }
-            };
+            let place = groups.iter().position(|group| group.masks == masks).unwrap_or_else(|| {
+                groups.push(Group { masks, flows: HashMap::default() });
+                groups.len() - 1
+            });
+            let group = &mut groups[place];
             let hash = hash(matches.iter().map(|&(_, value, _)| value));
             group.flows.entry(hash).or_default().push((*priority, matches.clone(), actions.clone()));
         }
