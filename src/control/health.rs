@@ -52,8 +52,8 @@ impl Switch {
         Some(SourceStatus { report: report.clone(), age_s: at.elapsed().as_secs() })
     }
 
-    /// Reports remarks on a switch that forwards, one line each: a slower backend, conditions that let the tables in force grow old.
-    pub fn ageing(&self) -> Vec<String> {
+    /// Remarks on a switch that forwards, one line each: a slower backend, conditions that let the tables in force grow old.
+    pub fn remarks(&self) -> Vec<String> {
         let backend = (self.dataplane.backend() == Backend::Nftables).then(|| {
             "backend nftables: the kernel forwards the packets of pods, slower than AF_XDP".to_owned()
         });

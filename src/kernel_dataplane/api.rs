@@ -37,9 +37,16 @@ impl DataplaneApi for KernelDataplane {
 
     fn reopen_port(&self, port: PortId, _spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut state = self.state();
-        let open = state.ports.get_mut(&port).ok_or(PortError::Unknown(port))?;
-        open.interface = Interface::with_index(open.interface.index)?;
-        self.open(&mut state, port)
+        let before = &state.ports.get(&port).ok_or(PortError::Unknown(port))?.interface;
+        let reopened = Interface::with_index(before.index).map_err(PortError::from).and_then(|interface| {
+            host_end::check_name(&interface.name).inspect_err(|_| host_end::set_down(&interface.name))?;
+            state.ports.get_mut(&port).ok_or(PortError::Unknown(port))?.interface = interface;
+            self.open(&mut state, port)
+        });
+        reopened.inspect_err(|_| {
+            // The error of the open says why.
+            let _ = self.close(&mut state, port, false);
+        })
     }
 
     fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
@@ -49,23 +56,11 @@ impl DataplaneApi for KernelDataplane {
     }
 
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
-        let mut state = self.state();
-        let open = state.ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        self.published.remove_port(port);
-        let name = open.interface.name.clone();
-        if open.spec.kind == PortKind::Pod {
-            // An interface that comes back under the name of one that is gone is closed.
-            let is_returned = detach && open.interface.is_there();
-            if is_returned && state.has_taken_over {
-                host_end::lower(&name, &self.published.desired())?;
-            } else {
-                KernelDataplane::block(&mut state, name);
-            }
-        }
-        self.apply(&mut state).map_err(PortError::Kernel)
+        self.close(&mut self.state(), port, detach)
     }
 
     fn block_interface(&self, interface: &str) -> Result<(), PortError> {
+        host_end::check_name(interface)?;
         let mut state = self.state();
         if state.blocked.insert(interface.to_owned()) {
             self.apply(&mut state).map_err(PortError::Kernel)?;
@@ -158,6 +153,23 @@ impl DataplaneApi for KernelDataplane {
 }
 
 impl KernelDataplane {
+    /// Closes a port. Its interface stays closed by rules, unless it is detached.
+    fn close(&self, state: &mut State, port: PortId, detach: bool) -> Result<(), PortError> {
+        let open = state.ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        self.published.remove_port(port);
+        let name = open.interface.name.clone();
+        if open.spec.kind == PortKind::Pod {
+            // An interface that comes back under the name of one that is gone is closed.
+            let is_returned = detach && open.interface.is_there();
+            if is_returned && state.has_taken_over {
+                host_end::lower(&name, &self.published.desired())?;
+            } else {
+                KernelDataplane::block(state, name);
+            }
+        }
+        self.apply(state).map_err(PortError::Kernel)
+    }
+
     /// Closes the interface of a port by rules, and then makes the kernel forward its packets.
     fn open(&self, state: &mut State, id: PortId) -> Result<PortReport, PortError> {
         self.apply(state).map_err(PortError::Kernel)?;
@@ -166,16 +178,7 @@ impl KernelDataplane {
         if state.has_taken_over {
             warnings = host_end::raise(&interface.name, spec.kind, &self.published.desired())?;
         }
-        Ok(PortReport {
-            id,
-            interface_index: interface.index,
-            program: 0,
-            mtu: interface.mtu,
-            queues: interface.queues(),
-            native: false,
-            zero_copy: false,
-            warnings,
-        })
+        Ok(PortReport::without_program(id, interface, warnings))
     }
 }
 

@@ -9,9 +9,7 @@ use crate::dataplane::{DesiredState, PortError, PortHealth, PortKind, PortSpec};
 use crate::netlink::{
     Interface, NetlinkError, RouteSocket, forward_from, raise_host_end, raise_routed_host_end, xdp_programs,
 };
-
-/// Longest name of an interface (`IFNAMSIZ` of linux/if.h, without the final NUL).
-const NAME_MAX: usize = 15;
+use crate::render::is_interface_name;
 
 /// Routes to pods: interface, and source of the node's own packets.
 pub(super) type Routes = BTreeMap<IpAddr, (String, Option<IpAddr>)>;
@@ -32,13 +30,7 @@ pub(super) fn examine(spec: &PortSpec) -> Result<Interface, PortError> {
              interface for tag {vlan}, which can be a port without `vlan`"
         ));
     }
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.len() > NAME_MAX || !name.chars().all(is_plain) {
-        return refuse(
-            "rules name interfaces, and this name is none of up to 15 letters, digits and - _ .: rename it"
-                .to_owned(),
-        );
-    }
+    check_name(name)?;
     let interface = Interface::find(name)?;
     if interface.controller.is_some() {
         return refuse(format!(
@@ -54,6 +46,25 @@ pub(super) fn examine(spec: &PortSpec) -> Result<Interface, PortError> {
         );
     }
     Ok(interface)
+}
+
+/// Refuses a name that rules cannot have.
+pub(super) fn check_name(interface: &str) -> Result<(), PortError> {
+    if is_interface_name(interface) {
+        return Ok(());
+    }
+    Err(PortError::Kernel(format!(
+        "interface {interface:?}: rules name interfaces, and this name is none of up to 15 letters, digits and - _ .: rename \
+         it (a port whose interface gets such a name is set down)"
+    )))
+}
+
+/// Sets an interface down that no rule can close.
+pub(super) fn set_down(interface: &str) {
+    let done = RouteSocket::open().and_then(|kernel| kernel.set_down(interface));
+    if let Err(error) = done {
+        tracing::error!(interface, "packets of a pod enter the node's stack unchecked: {error}");
+    }
 }
 
 /// Makes the kernel forward the packets of a port. Returns warnings for the operator.

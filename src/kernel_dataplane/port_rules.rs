@@ -100,6 +100,9 @@ impl PortRules {
             ),
             rule("iifname @pod-ports meta pkttype != host meta l4proto != 58 goto multicast"),
             format!("iifname @pod-ports meta pkttype != host icmpv6 type != {neighbors} goto multicast"),
+            // A frame to the gateway's Ethernet address may have a group as its IP destination.
+            rule("iifname @pod-ports ip daddr { 224.0.0.0/4, 255.255.255.255 } goto multicast"),
+            rule("iifname @pod-ports ip6 daddr ff00::/8 meta l4proto != 58 goto multicast"),
         ];
         // A gateway answers echo requests, and has no services.
         if !v4.is_empty() {

@@ -126,18 +126,22 @@ fn parts<R: Rendering>(old: Option<Chosen>, (new, options): Chosen) -> Result<Ve
 /// Longest name of an interface (`IFNAMSIZ` of linux/if.h, without the final NUL).
 const INTERFACE_MAX: usize = 15;
 
+/// Tests whether rules can name an interface. The kernel accepts more names, with quotes and brackets among them.
+pub fn is_interface_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=INTERFACE_MAX).contains(&name.len()) && name.chars().all(is_plain)
+}
+
 fn check_interfaces(interfaces: &BTreeMap<PodName, String>) -> Result<(), RenderError> {
     let mut seen = BTreeMap::new();
     for (pod, interface) in interfaces {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let problem =
-            if interface.is_empty() || interface.len() > INTERFACE_MAX || !interface.chars().all(is_plain) {
-                "a name has up to 15 letters, digits, and the characters - _ ."
-            } else if seen.insert(interface, pod).is_some() {
-                "another pod has the same"
-            } else {
-                continue;
-            };
+        let problem = if !is_interface_name(interface) {
+            "a name has up to 15 letters, digits, and the characters - _ ."
+        } else if seen.insert(interface, pod).is_some() {
+            "another pod has the same"
+        } else {
+            continue;
+        };
         return Err(RenderError::Interface { pod: pod.clone(), interface: interface.clone(), problem });
     }
     Ok(())

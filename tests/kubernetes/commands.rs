@@ -119,14 +119,14 @@ fn the_agent_of_the_same_process_loads_its_switch_and_its_state_is_visible() {
         eventually("the switch has the tables", || tables() == Some(compiled(&server.objects())));
         let source = switch.status().policy.unwrap().origin.source;
         assert_eq!(source, PolicySource::Kubernetes { server: format!("http://{}", server.address) });
-        eventually("nothing is away", || switch.ageing().is_empty());
+        eventually("nothing is away", || switch.remarks().is_empty());
         server.put(node("n1", &["10.1.0.0/24"], "192.0.2.1"));
         let prefix: IpNet = "10.1.0.0/24".parse().unwrap();
         eventually("the CNI plugin finds the pods' addresses", || switch.status().pod_prefixes == [prefix]);
         server.set(|faults| faults.is_away = true);
         server.cut();
         let pods =
-            || switch.ageing().into_iter().find(|line| line.starts_with("Pod has not been followed for"));
+            || switch.remarks().into_iter().find(|line| line.starts_with("Pod has not been followed for"));
         eventually("readiness says since when", || pods().is_some());
         let metrics = switch.metrics(MetricsFormat::Prometheus);
         assert!(metrics.contains("palisade_source_away_since_timestamp_seconds{kind=\"Pod\"} "), "{metrics}");

@@ -81,8 +81,8 @@ async fn healthz(State(switch): Shared) -> (StatusCode, String) {
 }
 
 async fn readyz(State(switch): Shared) -> (StatusCode, String) {
-    let ageing = switch.ageing();
-    match (switch.not_ready(), ageing.as_slice()) {
+    let remarks = switch.remarks();
+    match (switch.not_ready(), remarks.as_slice()) {
         (problems, []) => probe(&problems),
         // The switch forwards by the last tables.
         (problems, remarks) if problems.is_empty() => {

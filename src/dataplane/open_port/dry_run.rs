@@ -76,16 +76,7 @@ impl DataplaneApi for DryRun {
         if spec.namespace.is_none() {
             self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).insert(id, interface.index);
         }
-        Ok(PortReport {
-            id,
-            interface_index: interface.index,
-            program: 0,
-            mtu: interface.mtu,
-            queues: interface.queues(),
-            native: false,
-            zero_copy: false,
-            warnings,
-        })
+        Ok(PortReport::without_program(id, &interface, warnings))
     }
 
     fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {

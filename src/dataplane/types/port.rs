@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{PortId, WorkerId};
 use crate::net::mac::Mac;
+use crate::netlink::Interface;
 
 /// Kind of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -84,6 +85,22 @@ pub struct PortReport {
     pub zero_copy: bool,
     /// Limitations, and their reasons: one sentence each.
     pub warnings: Vec<String>,
+}
+
+impl PortReport {
+    /// Report on a port without an XDP program.
+    pub(crate) fn without_program(id: PortId, interface: &Interface, warnings: Vec<String>) -> PortReport {
+        PortReport {
+            id,
+            interface_index: interface.index,
+            program: 0,
+            mtu: interface.mtu,
+            queues: interface.queues(),
+            native: false,
+            zero_copy: false,
+            warnings,
+        }
+    }
 }
 
 /// State of an open port.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use palisade::lab::{Lab, LabSpec};
 
-use super::rig::{allowed, denied, passing, run, serve, start, start_with};
+use super::rig::{allowed, denied, passing, run, serve, start, start_with, up};
 use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
 
 /// Configuration of the ports and pods of a lab, and of a policy directory.
@@ -102,6 +102,29 @@ fn a_killed_switch_leaves_denied_pairs_apart_and_forgotten_pods_closed() {
     rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
     allowed(&rig, "client", "db");
     drop(servers);
+}
+
+#[test]
+fn a_name_that_no_rule_can_have_is_reported_and_stops_no_other_change() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let rig = up(&["db", "client", "other", "renamed"], "");
+    let _servers = serve(&rig, &["db"]);
+    let name = rig.pod("renamed").plan().host_interface.clone();
+    let problems = || rig.switch.client().status().unwrap().problems.join("; ");
+    // The text that nft reads would end in the middle of the name.
+    run(&format!("ip link set dev {name} name x\"}}y"));
+    eventually("the port is down", || problems().contains("is down"));
+    assert!(rig.switch.log().unwrap().contains("rename it"));
+    // No rule closes it.
+    assert!(run("ip link show dev x\"}y").contains("state DOWN"));
+    rig.apply(&only_from("db", "client"));
+    assert_eq!(passing(&rig, "client", "db"), ["TCP 4", "TCP 6"]);
+    denied(&rig, "other", "db");
+    denied(&rig, "renamed", "db");
+    run(&format!("ip link set dev x\"}}y name {name}"));
+    eventually("the port is open again", || problems().is_empty());
+    rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
+    allowed(&rig, "renamed", "db");
 }
 
 #[test]
