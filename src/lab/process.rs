@@ -1,9 +1,14 @@
 //! Identity of processes. A process id alone may be another process's by the time it is used.
 
 use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+
+/// Interval of looks at a process that was asked to stop.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A process, identified by id and start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +38,23 @@ impl Process {
 
     /// Sends SIGKILL. Another process that has the id by now is left alone.
     pub fn kill(&self) -> io::Result<()> {
+        self.send(Signal::KILL)
+    }
+
+    /// Sends SIGTERM, and SIGKILL if the process still runs after `patience`.
+    pub fn stop(&self, patience: Duration) -> io::Result<()> {
+        self.send(Signal::TERM)?;
+        let asked = Instant::now();
+        while self.is_alive() {
+            if asked.elapsed() > patience {
+                return self.kill();
+            }
+            sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    fn send(&self, signal: Signal) -> io::Result<()> {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(()) };
         // The descriptor refers to one process for good, so a check after opening it stays true.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -40,7 +62,7 @@ impl Process {
             process => process?,
         };
         if self.is_alive() {
-            pidfd_send_signal(process, Signal::KILL)?;
+            pidfd_send_signal(process, signal)?;
         }
         Ok(())
     }

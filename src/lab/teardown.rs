@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use super::LabError;
 use super::journal::Journal;
 use super::namespace::{Found, Namespace};
 use super::process::Process;
 use crate::netlink::RouteSocket;
+
+/// Time that a switch has to stop. One that the kernel forwards for removes its rules meanwhile.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Result of a teardown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -57,7 +61,7 @@ pub(super) fn remove(journal: &Journal, teardown: &mut Teardown) {
     for process in &journal.processes {
         note(
             process
-                .kill()
+                .stop(STOP_PATIENCE)
                 .map_err(|source| LabError::Kernel { what: format!("end process {}", process.pid), source }),
         );
     }

@@ -128,6 +128,16 @@ fn a_name_that_no_rule_can_have_is_reported_and_stops_no_other_change() {
 }
 
 #[test]
+fn a_lab_that_is_removed_leaves_no_rule() {
+    let Some(_alone) = alone_on_veth() else { return };
+    let program = env!("CARGO_BIN_EXE_palisade");
+    run(&format!("{program} lab up --pods 2 --switch --backend nftables"));
+    assert!(run("nft list tables").contains("palisade-ports"));
+    run(&format!("{program} lab clean"));
+    assert!(!run("nft list tables").contains("palisade"));
+}
+
+#[test]
 fn a_start_that_cannot_work_says_why() {
     let Some(_alone) = alone_on_veth() else { return };
     let directory = std::env::temp_dir().join(format!("palisade-kernel-{}", std::process::id()));
