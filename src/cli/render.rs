@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{CliError, manifests, output};
 use crate::policy::objects::Object;
-use crate::render::{self, ClusterState, Format, Part, RenderOptions};
+use crate::render::{self, ClusterState, Format, Part, RenderError, RenderOptions};
 use crate::tables::{Direction, PodName, RuleTables};
 
 const EXAMPLES: &str = "\
@@ -19,7 +19,9 @@ Examples:
   palisade render --to nftables policies/ | nft -f -                 enforce with the kernel's nftables
   palisade render --to nftables --since old/ new/                    only the change from one state to another
   palisade render --to iptables policies/ -o rules/                  one file for each program
-  palisade render --to nftables --pod default/db policies/           rules of one pod";
+  palisade render --to nftables --pod default/db policies/           rules of one pod
+  palisade render --to security-groups policies/ > state.json        groups, rules and ports of OpenStack
+  palisade render --to security-groups --reconcile state.json new/   what to create, attach and delete";
 
 /// Print the same policy in the terms of another system
 ///
@@ -41,6 +43,9 @@ pub(super) struct RenderArguments {
     /// Print the change from the state of these manifests
     #[arg(long, value_name = "FILE|DIR")]
     since: Vec<PathBuf>,
+    /// Print the change from a recorded state: a former output of --to security-groups
+    #[arg(long, value_name = "FILE", conflicts_with = "since")]
+    reconcile: Option<PathBuf>,
     /// Only pods of this node (spec.nodeName); all pods by default
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -103,7 +108,19 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         objects.retain(|object| !object.is_audited());
         Ok((compiled.tables, objects))
     };
+    if arguments.reconcile.is_some() && *arguments.to != [Format::SecurityGroups] {
+        return Err(CliError::Message("--reconcile needs --to security-groups".to_owned()));
+    }
     let new = compile(&arguments.manifests)?;
+    if let Some(path) = &arguments.reconcile {
+        let failed = |problem: String| CliError::Message(format!("{}: {problem}", path.display()));
+        let recorded = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let parts = render::reconcile(&recorded, state(&new), &options).map_err(|error| match error {
+            RenderError::Recorded(_) => failed(error.to_string()),
+            other => CliError::Message(other.to_string()),
+        })?;
+        return print(arguments.output.as_deref(), &parts);
+    }
     let old = if arguments.since.is_empty() { None } else { Some(compile(&arguments.since)?) };
     let mut parts = Vec::new();
     for &format in arguments.to {
@@ -113,9 +130,14 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         };
         parts.extend(rendered.map_err(|error| CliError::Message(error.to_string()))?);
     }
-    match &arguments.output {
-        Some(directory) => write_files(directory, &parts)?,
-        None => output::text(&listing(&parts))?,
+    print(arguments.output.as_deref(), &parts)
+}
+
+/// Prints parts, or writes them into a directory.
+fn print(directory: Option<&Path>, parts: &[Part]) -> Result<ExitCode, CliError> {
+    match directory {
+        Some(directory) => write_files(directory, parts)?,
+        None => output::text(&listing(parts))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ mod openflow;
 mod output;
 mod plan;
 mod rendering;
+mod security_groups;
 
 use std::collections::BTreeMap;
 
@@ -31,11 +32,14 @@ pub enum Format {
     Contiv,
     /// Input of `ovs-ofctl`.
     Openflow,
+    /// Security groups of `OpenStack` Neutron, as Kuryr makes them.
+    SecurityGroups,
 }
 
 impl Format {
     /// All formats, in the order of printing.
-    pub const ALL: [Format; 4] = [Format::Nftables, Format::Iptables, Format::Contiv, Format::Openflow];
+    pub const ALL: [Format; 5] =
+        [Format::Nftables, Format::Iptables, Format::Contiv, Format::Openflow, Format::SecurityGroups];
 
     /// Name on the command line, and what it prints.
     pub fn describe(self) -> (&'static str, &'static str) {
@@ -55,14 +59,10 @@ impl Format {
                 "openflow",
                 "one input of ovs-ofctl replace-flows, for a bridge of Open vSwitch with conntrack",
             ),
-        }
-    }
-
-    /// Tests whether the format refuses some policies, since its rules cannot express them.
-    pub fn refuses_policies(self) -> bool {
-        match self {
-            Format::Nftables | Format::Iptables | Format::Openflow => false,
-            Format::Contiv => true,
+            Format::SecurityGroups => (
+                "security-groups",
+                "JSON: security groups of Neutron and KuryrNetPolicies, in the shape of OpenStack Kuryr",
+            ),
         }
     }
 }
@@ -99,19 +99,36 @@ pub fn counter_name(origin: &RuleOrigin, verdict: Verdict) -> String {
     plan::counter(origin, verdict)
 }
 
+/// Renders the change from a recorded state of security groups, which is a former [`render`] of
+/// [`Format::SecurityGroups`].
+pub fn reconcile(
+    recorded: &str,
+    wanted: ClusterState,
+    options: &RenderOptions,
+) -> Result<Vec<Part>, RenderError> {
+    let recorded = security_groups::State::recorded(recorded)?;
+    check(None, wanted, options)?;
+    Ok(security_groups::State::new(wanted, options)?.parts_since(&recorded))
+}
+
 fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part>, RenderError> {
-    let options = new.1;
-    // The pod may exist on one side only.
-    let has = |pod: &PodName| old.iter().chain([&new]).any(|(state, _)| state.tables.pods.contains_key(pod));
-    if let Some(pod) = options.pod.as_ref().filter(|pod| !has(pod)) {
-        return Err(RenderError::UnknownPod(pod.clone()));
-    }
-    check_interfaces(&options.interfaces)?;
+    check(old.map(|(state, _)| state), new.0, new.1)?;
     match format {
         Format::Nftables => parts::<nftables::Ruleset>(old, new),
         Format::Iptables => parts::<iptables::State>(old, new),
         Format::Contiv => parts::<contiv::State>(old, new),
         Format::Openflow => parts::<openflow::Flows>(old, new),
+        Format::SecurityGroups => parts::<security_groups::State>(old, new),
+    }
+}
+
+/// Checks the options against the states.
+fn check(old: Option<ClusterState>, new: ClusterState, options: &RenderOptions) -> Result<(), RenderError> {
+    // The pod may exist on one side only.
+    let has = |pod: &PodName| old.iter().chain([&new]).any(|state| state.tables.pods.contains_key(pod));
+    match options.pod.as_ref().filter(|pod| !has(pod)) {
+        Some(pod) => Err(RenderError::UnknownPod(pod.clone())),
+        None => check_interfaces(&options.interfaces),
     }
 }
 

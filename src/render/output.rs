@@ -103,6 +103,22 @@ pub enum RenderError {
         /// Limit.
         max: usize,
     },
+    /// Security group with too many rules.
+    #[error(
+        "security group {group} has {found} rules or more, and palisade prints at most {max}: split the policy, or \
+        deny fewer addresses"
+    )]
+    GroupTooLarge {
+        /// Name of the group.
+        group: String,
+        /// Number of rules.
+        found: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// Text that is no recorded state.
+    #[error("it is no recorded state of security groups: {0}")]
+    Recorded(String),
     /// Two names with one digest.
     #[error("{first:?} and {second:?} would have the same short name {name}: rename one of them")]
     SameName {

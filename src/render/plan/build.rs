@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::draft::{Drafts, PodDrafts};
-use super::types::{Endpoint, Family, Plan};
+use super::types::{Endpoint, Family, Plan, PodLists};
 use crate::tables::{PodName, RuleTables};
 
 impl Plan {
@@ -49,6 +49,14 @@ impl Plan {
             };
             (address, endpoint)
         });
-        Plan { endpoints: endpoints.collect(), acls, sets }
+        let endpoints = endpoints.collect();
+        let of_pod = |(name, drafts): (&PodName, PodDrafts)| {
+            let list = |draft: usize| names[draft].clone();
+            let lists =
+                PodLists { ingress: list(drafts.ingress), egress: list(drafts.egress), nodes: drafts.nodes };
+            (name.clone(), lists)
+        };
+        let pods = of_pods.into_iter().map(of_pod).collect();
+        Plan { endpoints, pods, acls, sets }
     }
 }

@@ -11,4 +11,4 @@ mod prefix_tree;
 mod types;
 
 pub(crate) use names::{comment, counter, digest};
-pub(crate) use types::{AclPlan, AddressSet, Endpoint, Family, Peers, Plan, PlanRule, Span};
+pub(crate) use types::{AclPlan, AddressSet, Endpoint, Family, Peers, Plan, PlanRule, PodLists, Span};

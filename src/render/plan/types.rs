@@ -39,6 +39,8 @@ impl Family {
 pub(crate) struct Plan {
     /// Addresses of pods.
     pub(crate) endpoints: BTreeMap<IpAddr, Endpoint>,
+    /// Pods that have an address.
+    pub(crate) pods: BTreeMap<PodName, PodLists>,
     /// Rule lists by name.
     pub(crate) acls: BTreeMap<String, AclPlan>,
     /// Address sets by name.
@@ -58,6 +60,17 @@ pub(crate) struct Endpoint {
     pub(crate) ingress: Vec<String>,
     /// Rule lists of flows from the address.
     pub(crate) egress: Vec<String>,
+}
+
+/// Rule lists of a pod. Without a list all flows of the direction pass.
+#[derive(Debug)]
+pub(crate) struct PodLists {
+    /// Rule list of flows to the pod.
+    pub(crate) ingress: Option<String>,
+    /// Rule list of flows from the pod.
+    pub(crate) egress: Option<String>,
+    /// Addresses of the pod's node that the list of ingress leaves out: all traffic from them passes.
+    pub(crate) nodes: Vec<IpAddr>,
 }
 
 /// Rule list of pods in one direction. The first rule that matches decides.

@@ -11,37 +11,45 @@ fn root() -> &'static Path {
 }
 
 /// Runs `palisade render` in the repository. Returns exit code, standard output and standard error.
-fn render(arguments: &[&str]) -> (i32, String, String) {
+pub(super) fn render(arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     let output = command.current_dir(root()).arg("render").args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// Temporary directory with a changed copy of the example policies, removed on drop.
-struct Changed(PathBuf);
+/// Temporary directory, removed on drop.
+pub(super) struct TemporaryDirectory(PathBuf);
 
-impl Changed {
-    /// Copies the examples. In the copy the office's network has one more exception, and the backend is none.
-    fn new(name: &str) -> Changed {
+impl TemporaryDirectory {
+    /// Empty directory.
+    pub(super) fn new(name: &str) -> TemporaryDirectory {
         let path = std::env::temp_dir().join(format!("palisade-render-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(path.join("new")).unwrap();
+        TemporaryDirectory(path)
+    }
+
+    /// Directory with a copy of the examples in `new`. There the office's network has one more exception, and the
+    /// backend is none.
+    fn with_changed_examples(name: &str) -> TemporaryDirectory {
+        let directory = TemporaryDirectory::new(name);
         for entry in fs::read_dir(root().join("config/examples")).unwrap().flatten() {
             let text = fs::read_to_string(entry.path()).unwrap();
             let text = text.replace("[192.0.2.128/25]", "[192.0.2.128/25, 192.0.2.7/32]");
             let text = text.replace("  labels: {role: backend}", "  labels: {role: batch}");
-            fs::write(path.join("new").join(entry.file_name()), text).unwrap();
+            fs::write(directory.0.join("new").join(entry.file_name()), text).unwrap();
         }
-        Changed(path)
+        directory
     }
 
-    fn path(&self, name: &str) -> String {
+    /// Path of a file.
+    pub(super) fn path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
 }
 
-impl Drop for Changed {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -55,9 +63,9 @@ fn assert_golden(name: &str, text: &str) {
 
 #[test]
 fn the_examples_are_as_their_golden_files() {
-    let changed = Changed::new("golden");
+    let changed = TemporaryDirectory::with_changed_examples("golden");
     let new = changed.path("new");
-    for format in ["nftables", "iptables", "contiv", "openflow"] {
+    for format in ["nftables", "iptables", "contiv", "openflow", "security-groups"] {
         let (code, text, errors) = render(&["--to", format, "config/examples"]);
         assert_eq!((code, errors.as_str()), (0, ""));
         assert_golden(&format!("render-{format}"), &text);
@@ -69,7 +77,7 @@ fn the_examples_are_as_their_golden_files() {
 
 #[test]
 fn files_of_all_formats_have_the_text_of_the_listing() {
-    let changed = Changed::new("files");
+    let changed = TemporaryDirectory::with_changed_examples("files");
     let directory = changed.path("out");
     let (code, text, _) = render(&["--to", "all", "config/examples"]);
     assert_eq!(code, 0);
@@ -82,6 +90,7 @@ fn files_of_all_formats_have_the_text_of_the_listing() {
         "palisade.ipset-unused",
         "palisade.contiv",
         "palisade.flows",
+        "palisade.security-groups.json",
     ];
     let listed: Vec<String> = files
         .iter()
@@ -97,7 +106,7 @@ fn files_of_all_formats_have_the_text_of_the_listing() {
 
 #[test]
 fn named_interfaces_are_bound_to_the_addresses_of_their_pods() {
-    let changed = Changed::new("interfaces");
+    let changed = TemporaryDirectory::with_changed_examples("interfaces");
     let file = changed.path("interfaces");
     fs::write(&file, "# pods\n\ndefault/db veth1\ndefault/frontend veth2\n").unwrap();
     let (_, nft, _) = render(&["--to", "nftables", "--interfaces", &file, "config/examples"]);

@@ -3,8 +3,10 @@
 
 mod contiv;
 mod golden;
+mod kuryr;
 mod nft;
 mod openflow;
+mod security_groups;
 mod tables;
 mod xtables;
 
@@ -24,6 +26,7 @@ use palisade::tables::{Classifier, Direction, PodName, RuleTables};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+use security_groups::Neutron;
 use xtables::Xtables;
 
 use crate::conformance::{corpus, own_cases, read};
@@ -39,6 +42,11 @@ trait System: Debug {
 
     /// Tests whether a flow passes that comes in at the first interface and leaves by the second.
     fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool;
+
+    /// Tests whether the system can tell the flow from others. If not, it may drop a flow that the tables allow.
+    fn is_exact(&self, _flow: &FlowKey) -> bool {
+        true
+    }
 }
 
 /// Interpreters by format.
@@ -48,17 +56,17 @@ fn system(format: Format) -> Box<dyn System> {
         Format::Iptables => Box::<Xtables>::default(),
         Format::Contiv => Box::<Contiv>::default(),
         Format::Openflow => Box::<Bridge>::default(),
+        Format::SecurityGroups => Box::<Neutron>::default(),
     }
 }
 
-/// Rendering, unless the format is one that refuses policies, and does so by the name of the pod and of the rule.
+/// Rendering, unless the format cannot express the state, and refuses it by name.
 fn unless_refused(format: Format, rendering: Result<Vec<Part>, RenderError>) -> Option<Vec<Part>> {
-    match rendering {
-        Err(error @ RenderError::Inexpressible { .. }) => {
-            assert!(format.refuses_policies(), "{format:?}: {error}");
-            None
-        }
-        parts => Some(parts.unwrap()),
+    match (format, rendering) {
+        (Format::Contiv, Err(RenderError::Inexpressible { .. }))
+        | (Format::SecurityGroups, Err(RenderError::GroupTooLarge { .. })) => None,
+        (_, Err(error)) => panic!("{format:?}: {error}"),
+        (_, Ok(parts)) => Some(parts),
     }
 }
 
@@ -96,7 +104,9 @@ impl Systems {
         };
         let interfaces = [interface(flow.src), interface(flow.dst)];
         for (format, system) in &self.0 {
-            assert_eq!(system.passes(flow, interfaces), expected, "{format:?}: {flow} {interfaces:?}");
+            let passes = system.passes(flow, interfaces);
+            let is_right = if system.is_exact(flow) { passes == expected } else { expected || !passes };
+            assert!(is_right, "{format:?}: {flow} {interfaces:?} passes: {passes}");
         }
     }
 
@@ -126,12 +136,16 @@ impl Tally {
         systems.0.keys().for_each(|format| *self.0.entry(*format).or_default() += count);
     }
 
-    /// Asserts that no format was compared on less than this share of all: the whole unless it refuses policies.
-    fn assert_shares(&self, whole: usize, percent: usize) {
+    /// Asserts that each format was compared on all, but `contiv` and `security-groups` on these shares of it at least.
+    fn assert_shares(&self, whole: usize, contiv_percent: usize, groups_percent: usize) {
         for format in Format::ALL {
+            let percent = match format {
+                Format::Contiv => contiv_percent,
+                Format::SecurityGroups => groups_percent,
+                Format::Nftables | Format::Iptables | Format::Openflow => 100,
+            };
             let found = self.0.get(&format).copied().unwrap_or(0);
-            let least = if format.refuses_policies() { whole * percent / 100 } else { whole };
-            assert!(found >= least, "{format:?} was compared on {found} of {whole}");
+            assert!(found * 100 >= whole * percent, "{format:?} was compared on {found} of {whole}");
         }
     }
 }
@@ -163,15 +177,15 @@ fn compare_file(path: &std::path::Path, tally: &mut Tally) -> usize {
 #[test]
 fn the_cases_of_other_projects_pass() {
     for (name, probes, percent) in [
-        ("k8s-e2e.json", 506, 90),
-        ("cyclonus.json", 109_956, 70),
+        ("k8s-e2e.json", 506, 95),
+        ("cyclonus.json", 109_956, 90),
         ("knp.json", 38, 80),
-        ("cnp-conformance.json", 301, 20),
+        ("cnp-conformance.json", 301, 50),
     ] {
         let Some(path) = corpus(name) else { continue };
         let mut tally = Tally::default();
         assert_eq!(compare_file(&path, &mut tally), probes, "{name}");
-        tally.assert_shares(probes, percent);
+        tally.assert_shares(probes, percent, 100);
     }
 }
 
@@ -180,7 +194,7 @@ fn our_own_cases_pass() {
     let mut tally = Tally::default();
     let probes = own_cases().iter().map(|path| compare_file(path, &mut tally)).sum::<usize>();
     assert!(probes >= 130);
-    tally.assert_shares(probes, 60);
+    tally.assert_shares(probes, 60, 100);
 }
 
 #[test]
@@ -225,7 +239,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
     }
     assert!(flows.len() == 2 && flows.values().all(|count| *count > HISTORIES), "{flows:?}");
     assert!(changes > HISTORIES / 2, "{changes}");
-    tally.assert_shares(changes, 10);
+    tally.assert_shares(changes, 75, 95);
 }
 
 #[test]
