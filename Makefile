@@ -124,6 +124,8 @@ bench-smoke: PACKAGES += containernetworking-plugins
 bench-smoke: setup ## Run each benchmark for a second; report peers that are not installed
 	$(CARGO) bench --locked --profile dev --bench pipeline -- --smoke > /dev/null
 	$(CARGO) bench --locked --profile dev --bench update -- --smoke > /dev/null
+	$(CARGO) bench --locked --profile dev --bench compile -- --smoke > /dev/null
+	$(CARGO) bench --locked --profile dev --bench tables -- --smoke > /dev/null
 	$(CARGO) bench --locked --profile dev --bench kubernetes -- --smoke > /dev/null
 	$(AS_ROOT) $(CARGO) bench --locked --profile dev --bench e2e -- --smoke
 	$(AS_ROOT) $(CARGO) bench --locked --profile dev --bench cni -- --smoke > /dev/null

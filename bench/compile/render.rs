@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use palisade::policy::objects::Object;
+use palisade::policy::objects::{NetworkPolicy, Object, PortMatch, Ports};
 use palisade::policy::{Change, Compiler, Options};
 use palisade::render::{ClusterState, Format, Part, RenderOptions, difference, render};
 use serde_json::{Value, json};
@@ -14,7 +14,10 @@ use crate::ms;
 /// `change_ms` and `change_lines` are of the difference.
 pub(crate) fn measure(pods: usize, format: Format) -> Value {
     let mut cluster = Cluster::new(pods);
-    let objects = cluster.objects();
+    let mut objects = cluster.objects();
+    if format == Format::Contiv {
+        objects.iter_mut().for_each(without_ranges);
+    }
     let options = RenderOptions::default();
     let start = Instant::now();
     let mut compiler = Compiler::from_objects(objects.iter().cloned(), Options::default());
@@ -42,6 +45,19 @@ pub(crate) fn measure(pods: usize, format: Format) -> Value {
         "pods": pods, "policies": cluster.policies(), "ms": time, "compile_ms": compiled, "bytes": bytes(&parts),
         "lines": lines(&parts), "change_ms": ms(start), "change_lines": lines(&change),
     })
+}
+
+/// Leaves the first port of each range: rules of Contiv have single ports, and the format refuses wide ranges.
+fn without_ranges(object: &mut Object) {
+    let Object::NetworkPolicy(NetworkPolicy { ingress, egress, .. }) = object else { return };
+    for rule in ingress.iter_mut().chain(egress).flatten() {
+        let Ports::Any(matches) = &mut rule.ports else { continue };
+        for matched in matches {
+            if let PortMatch::Range { first, last, .. } = matched {
+                *last = *first;
+            }
+        }
+    }
 }
 
 fn bytes(parts: &[Part]) -> usize {
