@@ -32,9 +32,8 @@ pub(super) fn classify(
             insert_flow(batch, context, policy_batch, worker_state, flow, packet, state)
         });
         if let Some(slot) = existing {
-            let entry = context.conntrack.entry(slot);
-            let flow_word = entry.flow_word(flow.from_low);
-            match match_known_flow(batch, packet.index, context, flow, (entry, flow_word)) {
+            let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
+            match match_known_flow(batch, packet.index, context, flow, (slot, flow_word)) {
                 FlowMatch::Same => apply_to_flow(batch, packet.index, context, flow, slot, packet.hop),
                 FlowMatch::Ended => batch.drop(packet.index, DropReason::ServiceCollision),
                 FlowMatch::Dropped => {}
@@ -62,7 +61,7 @@ fn insert_flow(
     state: InitialState,
 ) -> Option<Slot> {
     let NewPacket { index: i, hop, init } = packet;
-    let Some(new) = new_flow(context, flow, init, hop, batch.packets[i].translated, state) else {
+    let Some(new) = new_flow(context, flow, init, hop, batch.virtual_end(i), state) else {
         batch.drop(i, DropReason::NoRoute);
         return None;
     };
@@ -72,7 +71,7 @@ fn insert_flow(
             let bytes = batch.packets[i].ip_bytes();
             context.conntrack.entry(slot).count(flow.from_low, bytes, context.now_ms);
             if batch.packets[i].translated {
-                remember(batch, i, context, flow, true);
+                remember(batch, i, context, true);
             }
             None
         }

@@ -72,7 +72,18 @@ pub(crate) struct ServiceMatch<'a> {
     pub entry: &'a PortEntry,
     /// The backends for the packet.
     pub backends: BackendsFor,
+    /// Place of the port.
+    pub place: PlaceId,
 }
+
+/// Place of a port of a Service in one snapshot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlaceId {
+    page: u16,
+    index: u32,
+}
+
+const _: () = assert!(PAGES <= 1 << 16, "a page's number fits into a PlaceId");
 
 impl ServiceFib {
     /// Lays out the Services of the next snapshot, at the cost of their difference to those of the snapshot `before`.
@@ -227,7 +238,7 @@ impl ServiceFib {
     /// Whether a pod, the switch or the node has a virtual address.
     #[inline]
     pub(crate) fn refuses(&self, address: Address) -> bool {
-        self.refused.binary_search(&address).is_ok()
+        !self.refused.is_empty() && self.refused.binary_search(&address).is_ok()
     }
 
     /// The Services' part in an address. `None` for an address that they do not have.
@@ -253,7 +264,7 @@ impl ServiceFib {
     /// Whether a port of the node is a Service's.
     #[inline]
     pub(crate) fn has_node_port(&self, protocol: Protocol, port: u16) -> bool {
-        self.find_place(NODE, protocol, port).is_some()
+        self.find_place(NODE, protocol, port, true).is_some()
     }
 
     /// The port of a Service that serves a destination, for packets from outside or of this node.
@@ -265,23 +276,37 @@ impl ServiceFib {
         port: u16,
         is_outside: bool,
     ) -> Option<ServiceMatch<'_>> {
-        let address = match self.owner(address)? {
-            Owner::Cluster | Owner::External => address,
-            Owner::Node => NODE,
-        };
-        let place = self.find_place(address, protocol, port)?;
+        let found = self.find_place(address, protocol, port, is_outside);
+        found.filter(|_| address != NODE && !self.refuses(address)).or_else(|| match self.owner(address)? {
+            Owner::Cluster | Owner::External => None,
+            Owner::Node => self.find_place(NODE, protocol, port, is_outside),
+        })
+    }
+
+    #[inline]
+    fn find_place(
+        &self,
+        address: Address,
+        protocol: Protocol,
+        port: u16,
+        is_outside: bool,
+    ) -> Option<ServiceMatch<'_>> {
+        let page = page_of(address, port, protocol);
+        let index = place_in(&self.pages[page], address, port, protocol).ok()?;
+        let place = &self.pages[page][index];
         let backends = match (place.is_external, is_outside) {
             (false, _) => BackendsFor::Cluster,
             (true, true) => BackendsFor::Outside,
             (true, false) => BackendsFor::ShortCircuit,
         };
-        Some(ServiceMatch { entry: &place.entry, backends })
+        let id = PlaceId { page: page as u16, index: index as u32 };
+        Some(ServiceMatch { entry: &place.entry, backends, place: id })
     }
 
+    /// The port at a place of this snapshot.
     #[inline]
-    fn find_place(&self, address: Address, protocol: Protocol, port: u16) -> Option<&Place> {
-        let page = &self.pages[page_of(address, port, protocol)];
-        Some(&page[place_in(page, address, port, protocol).ok()?])
+    pub(crate) fn entry(&self, place: PlaceId) -> &PortEntry {
+        &self.pages[usize::from(place.page)][place.index as usize].entry
     }
 
     /// Destinations that uplinks take from the kernel.

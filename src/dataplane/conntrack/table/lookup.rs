@@ -51,7 +51,7 @@ impl Conntrack {
 
     /// Starts to load the tags of a key's first bucket.
     #[inline]
-    pub(super) fn prefetch_tags(&self, hash: u64) {
+    pub(crate) fn prefetch_tags(&self, hash: u64) {
         prefetch_read(&self.buckets[self.first_bucket(hash)]);
     }
 
