@@ -68,7 +68,6 @@ impl LookupVisitor for &mut Advance<'_> {
     fn miss(&mut self, i: usize, flow: &PacketFlow) {
         if self.batch.packets[i].translated {
             self.context.conntrack.prefetch_virtual_end(flow.candidate);
-            self.translator.prefetch_binding(i, self.context);
         }
         self.route_new(i);
     }

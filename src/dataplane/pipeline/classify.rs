@@ -7,7 +7,7 @@ use super::context::Context;
 use super::flow::admit::{InitialState, admit, new_flow};
 use super::flow::established::apply_to_flow;
 use super::policy_batch::{NewPacket, PolicyBatch};
-use super::translate::{FlowMatch, match_known_flow, remember};
+use super::translate::{FlowMatch, Translator, match_known_flow, remember_opened};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Slot, WorkerState};
 
@@ -18,6 +18,7 @@ pub(super) fn classify(
     lookups: &LookupBatch,
     policy_batch: &mut PolicyBatch,
     worker_state: &mut WorkerState,
+    translator: &mut Translator,
 ) {
     policy_batch.evaluate(batch, lookups, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
@@ -29,7 +30,7 @@ pub(super) fn classify(
             evaluated += 1;
             let denial = || policy_batch.denial(n, rules, context.worker);
             let state = admit(batch, packet.index, context, denial)?;
-            insert_flow(batch, context, policy_batch, worker_state, flow, packet, state)
+            insert_flow(batch, context, policy_batch, worker_state, translator, (flow, packet, state))
         });
         if let Some(slot) = existing {
             let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
@@ -39,6 +40,9 @@ pub(super) fn classify(
                 FlowMatch::Dropped => {}
             }
         }
+    }
+    if !translator.opened.is_empty() {
+        remember_opened(batch, context, translator);
     }
     policy_batch.set_denial_heavy(2 * (worker_state.inserted - inserted) < evaluated);
 }
@@ -56,9 +60,8 @@ fn insert_flow(
     context: &Context<'_>,
     policy_batch: &mut PolicyBatch,
     worker_state: &mut WorkerState,
-    flow: &PacketFlow,
-    packet: NewPacket,
-    state: InitialState,
+    translator: &mut Translator,
+    (flow, packet, state): (&PacketFlow, NewPacket, InitialState),
 ) -> Option<Slot> {
     let NewPacket { index: i, hop, init } = packet;
     let Some(new) = new_flow(context, flow, init, hop, batch.virtual_end(i), state) else {
@@ -71,7 +74,7 @@ fn insert_flow(
             let bytes = batch.packets[i].ip_bytes();
             context.conntrack.entry(slot).count(flow.from_low, bytes, context.now_ms);
             if batch.packets[i].translated {
-                remember(batch, i, context, true);
+                translator.opened.push(i as u16);
             }
             None
         }

@@ -28,7 +28,7 @@ const NODE: Address = 0;
 /// Virtual addresses of a snapshot. Later snapshots share its unchanged parts.
 pub(crate) struct ServiceFib {
     set: Arc<ServiceSet>,
-    pages: Box<[Arc<Vec<Place>>]>,
+    pages: Box<[Arc<Page>]>,
     entries: PersistentMap<Arc<ServicePortName>, Arc<PortEntry>>,
     /// Virtual addresses: those of all places but node ports.
     addresses: AddressSet,
@@ -52,6 +52,42 @@ struct Place {
     protocol: Protocol,
     is_external: bool,
     entry: Arc<PortEntry>,
+}
+
+/// Places whose destinations have one number of a page, in no order.
+#[derive(Clone, Default)]
+struct Page {
+    /// Tag of each place: one says which places a destination cannot have, without a look at these.
+    tags: Vec<u16>,
+    places: Vec<Place>,
+}
+
+impl Page {
+    /// Index of a destination.
+    #[inline]
+    fn find(&self, tag: u16, address: Address, port: u16, protocol: Protocol) -> Option<usize> {
+        let is_its =
+            |place: &Place| (place.address == address) & (place.port == port) & (place.protocol == protocol);
+        let tagged = self.tags.iter().enumerate().filter(|(_, other)| **other == tag);
+        tagged.map(|(index, _)| index).find(|index| self.places.get(*index).is_some_and(is_its))
+    }
+
+    /// Adds a place, or replaces that of its destination.
+    fn set(&mut self, tag: u16, place: Place) {
+        if let Some(index) = self.find(tag, place.address, place.port, place.protocol) {
+            self.places[index] = place;
+        } else {
+            self.tags.push(tag);
+            self.places.push(place);
+        }
+    }
+
+    fn remove(&mut self, tag: u16, address: Address, port: u16, protocol: Protocol) {
+        if let Some(index) = self.find(tag, address, port, protocol) {
+            self.tags.swap_remove(index);
+            self.places.swap_remove(index);
+        }
+    }
 }
 
 /// The Services' part in an address.
@@ -176,10 +212,8 @@ impl ServiceFib {
             if address != NODE {
                 self.addresses.remove(address, is_external);
             }
-            let page = Arc::make_mut(&mut self.pages[page_of(address, port, name.protocol)]);
-            if let Ok(place) = place_in(page, address, port, name.protocol) {
-                page.remove(place);
-            }
+            let (page, tag) = page_and_tag(address, port, name.protocol);
+            Arc::make_mut(&mut self.pages[page]).remove(tag, address, port, name.protocol);
         }
     }
 
@@ -194,11 +228,8 @@ impl ServiceFib {
                 self.addresses.add(address, is_external);
             }
             let place = Place { address, port, protocol: name.protocol, is_external, entry: entry.clone() };
-            let page = Arc::make_mut(&mut self.pages[page_of(address, port, name.protocol)]);
-            match place_in(page, address, port, name.protocol) {
-                Ok(at) => page[at] = place,
-                Err(at) => page.insert(at, place),
-            }
+            let (page, tag) = page_and_tag(address, port, name.protocol);
+            Arc::make_mut(&mut self.pages[page]).set(tag, place);
         }
         self.entries.insert(name.clone(), entry);
     }
@@ -291,9 +322,9 @@ impl ServiceFib {
         port: u16,
         is_outside: bool,
     ) -> Option<ServiceMatch<'_>> {
-        let page = page_of(address, port, protocol);
-        let index = place_in(&self.pages[page], address, port, protocol).ok()?;
-        let place = &self.pages[page][index];
+        let (page, tag) = page_and_tag(address, port, protocol);
+        let index = self.pages[page].find(tag, address, port, protocol)?;
+        let place = &self.pages[page].places[index];
         let backends = match (place.is_external, is_outside) {
             (false, _) => BackendsFor::Cluster,
             (true, true) => BackendsFor::Outside,
@@ -306,7 +337,7 @@ impl ServiceFib {
     /// The port at a place of this snapshot.
     #[inline]
     pub(crate) fn entry(&self, place: PlaceId) -> &PortEntry {
-        &self.pages[usize::from(place.page)][place.index as usize].entry
+        &self.pages[usize::from(place.page)].places[place.index as usize].entry
     }
 
     /// Destinations that uplinks take from the kernel.
@@ -339,18 +370,12 @@ fn places(port: &ServicePort) -> impl Iterator<Item = (Address, u16, bool)> + '_
     cluster.chain(external).chain(port.node_port.map(|port| (NODE, port, true)))
 }
 
+/// Number of the page of a destination, and its tag there.
 #[inline]
-fn page_of(address: Address, port: u16, protocol: Protocol) -> usize {
+fn page_and_tag(address: Address, port: u16, protocol: Protocol) -> (usize, u16) {
     let rest = u64::from(port) << 8 | u64::from(protocol.0);
-    mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest) as usize % PAGES
-}
-
-/// Index of a destination in its page, which is in order, or the index that it would have.
-#[inline]
-fn place_in(page: &[Place], address: Address, port: u16, protocol: Protocol) -> Result<usize, usize> {
-    page.binary_search_by_key(&(address, port, protocol.0), |place| {
-        (place.address, place.port, place.protocol.0)
-    })
+    let hash = mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest);
+    (hash as usize % PAGES, (hash >> 48) as u16)
 }
 
 /// Bits of the addresses that may be virtual ones.

@@ -79,6 +79,7 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
 }
 
 /// Key of the binding of a translated packet's flow to its backend.
+#[inline]
 pub(super) fn forward_key(
     context: &Context<'_>,
     packet: &Packet,

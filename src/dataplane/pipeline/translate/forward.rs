@@ -26,6 +26,8 @@ pub(crate) struct Translator {
     others: Vec<u16>,
     /// Of these, packets that get the backend of a new flow.
     preferred: Vec<(u16, Preferred)>,
+    /// Packets that have opened flows to Services, which are still to be bound.
+    pub(in crate::dataplane::pipeline) opened: Vec<u16>,
     /// Replies of translated flows, whose bindings are being loaded.
     pub(in crate::dataplane::pipeline) replies: Vec<u16>,
 }
@@ -33,8 +35,8 @@ pub(crate) struct Translator {
 impl Translator {
     /// Starts to load the memory that the binding of a packet's new flow takes.
     #[inline]
-    pub(in crate::dataplane::pipeline) fn prefetch_binding(&self, i: usize, context: &Context<'_>) {
-        let (_, _, hash) = self.keys[i];
+    pub(super) fn prefetch_binding(&self, i: u16, context: &Context<'_>) {
+        let (_, _, hash) = self.keys[usize::from(i)];
         context.bindings.prefetch_free(hash);
     }
 
@@ -44,6 +46,7 @@ impl Translator {
             keys: Box::new([(Key::default(), false, 0); BATCH_FRAMES_MAX]),
             others: Vec::with_capacity(BATCH_FRAMES_MAX),
             preferred: Vec::with_capacity(BATCH_FRAMES_MAX),
+            opened: Vec::with_capacity(BATCH_FRAMES_MAX),
             replies: Vec::with_capacity(BATCH_FRAMES_MAX),
         }
     }

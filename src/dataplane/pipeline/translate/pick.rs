@@ -18,14 +18,15 @@ use crate::net::address::Address;
 /// Backends that are tried for one flow.
 const TRIES: usize = 64;
 
-/// Preferred backend of a packet to a virtual address, and the flow that it would open with it.
+/// Preferred backend of a packet to a virtual address.
 #[derive(Clone, Copy)]
 pub(super) struct Preferred {
     place: PlaceId,
     backends: BackendsFor,
     must_be_local: bool,
     pick: Pick,
-    flow: (Key, bool, u64),
+    /// Hash of the key of the flow to it.
+    hash: u64,
 }
 
 /// Finds the preferred backend of a packet to a virtual address that no binding has one for, and starts to load its flows.
@@ -62,9 +63,9 @@ pub(super) fn prefer_backend(
         }
         return None;
     };
-    let flow = flow_to(context, packet, &pick);
-    context.conntrack.prefetch_tags(flow.2);
-    Some(Preferred { place: found.place, backends: found.backends, must_be_local, pick, flow })
+    let (_, _, hash) = flow_to(context, packet, &pick);
+    context.conntrack.prefetch_tags(hash);
+    Some(Preferred { place: found.place, backends: found.backends, must_be_local, pick, hash })
 }
 
 /// Makes the preferred backend of a packet its destination, or the next one that the flow can have.
@@ -132,20 +133,20 @@ fn usable(
     entry: &PortEntry,
     preferred: &Preferred,
 ) -> Result<Pick, DropReason> {
-    let Preferred { backends, must_be_local, mut pick, mut flow, .. } = *preferred;
+    let Preferred { backends, must_be_local, mut pick, mut hash, .. } = *preferred;
     let tries = entry.count(backends, packet.is_v4, must_be_local).min(TRIES);
     let mut reason = DropReason::ServiceNoBackend;
     for _ in 0..tries {
         if must_be_local && !is_local(context, &pick, backends) {
             reason = DropReason::ServiceRemote;
-        } else if is_taken(context, packet, &flow) {
+        } else if is_taken(context, packet, &pick, hash) {
             reason = DropReason::ServiceCollision;
         } else if !(must_be_local && pick.address == packet.src) {
             return Ok(pick);
         }
         // Pods alone get their own packets back.
         let Some(next) = entry.next(backends, packet.is_v4, must_be_local, &pick) else { break };
-        (pick, flow) = (next, flow_to(context, packet, &next));
+        (pick, hash) = (next, flow_to(context, packet, &next).2);
     }
     Err(reason)
 }
@@ -173,13 +174,19 @@ fn flow_to(context: &Context<'_>, packet: &Packet, pick: &Pick) -> (Key, bool, u
     (key, from_low, context.conntrack.hash(&key))
 }
 
-/// Whether the client's port has a flow with this key other than by way of the packet's virtual address, which the packet
-/// does not follow.
+/// Whether the client's port has a flow to this backend other than by way of the packet's virtual address, which the packet
+/// does not follow. `hash` is that of the flow's key.
 #[inline]
-fn is_taken(context: &Context<'_>, packet: &Packet, (key, from_low, hash): &(Key, bool, u64)) -> bool {
-    context.conntrack.look_up(key, *hash).is_some_and(|slot| {
+fn is_taken(context: &Context<'_>, packet: &Packet, pick: &Pick, hash: u64) -> bool {
+    context.conntrack.may_have(hash) && has_other_flow(context, packet, pick)
+}
+
+#[inline(never)]
+fn has_other_flow(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
+    let (key, from_low, hash) = flow_to(context, packet, pick);
+    context.conntrack.look_up(&key, hash).is_some_and(|slot| {
         let has_ended = || context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
-        !is_by_way_of(context, slot, *from_low, (packet.dst, packet.dst_port))
+        !is_by_way_of(context, slot, from_low, (packet.dst, packet.dst_port))
             && !(packet.opens_connection() && has_ended())
     })
 }

@@ -1,12 +1,32 @@
 //! Bindings of flows that policy has admitted.
 
 use super::bind::{bind, forward_key};
+use super::forward::Translator;
 use super::pick::{affinity_key, is_outside};
 use crate::dataplane::DropReason;
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{Choice, TranslationKind};
+
+/// Bindings whose memory is loaded ahead.
+const AHEAD: usize = 4;
+
+/// Binds the flows that packets of the batch have opened.
+#[inline(never)]
+pub(in crate::dataplane::pipeline) fn remember_opened(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    translator: &mut Translator,
+) {
+    for n in 0..translator.opened.len() {
+        if let Some(next) = translator.opened.get(n + AHEAD) {
+            translator.prefetch_binding(*next, context);
+        }
+        remember(batch, usize::from(translator.opened[n]), context, true);
+    }
+    translator.opened.clear();
+}
 
 /// Binds the flow of packet `i`, which has an entry in conntrack, to its backend. `is_new`: the packet has opened it. A packet
 /// that policy denies leaves no binding. Drops the packet if there is no room for the binding.

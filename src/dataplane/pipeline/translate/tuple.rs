@@ -117,10 +117,14 @@ impl Change {
         Change(Sum::default().add_word(!Sum::default().add_bytes(old).fold()).add_bytes(new))
     }
 
-    /// The same for bytes of a known number.
+    /// The same for an even number of bytes, which the compiler knows.
     #[inline(always)]
     fn of_array<const N: usize>(old: [u8; N], new: [u8; N]) -> Change {
-        Change(Sum::default().add_bytes(&old.map(|byte| !byte)).add_bytes(&new))
+        const { assert!(N.is_multiple_of(2)) };
+        let pairs = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
+        Change(pairs.fold(Sum::default(), |sum, (old, new)| {
+            sum.add_word(!u16::from_be_bytes(*old)).add_word(u16::from_be_bytes(*new))
+        }))
     }
 
     #[inline(always)]
@@ -131,7 +135,7 @@ impl Change {
     /// "HC' = ~(~HC + ~m + m')" (RFC 1624 section 3, equation 3).
     #[inline(always)]
     pub(super) fn update(self, field: &mut [u8; 2]) {
-        *field = self.0.add_bytes(&field.map(|byte| !byte)).finish().to_be_bytes();
+        *field = self.0.add_word(!u16::from_be_bytes(*field)).finish().to_be_bytes();
     }
 
     /// The same for a field that holds a sum that is not inverted.

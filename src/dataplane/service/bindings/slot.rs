@@ -162,8 +162,10 @@ impl Slot {
         let [first, second, third, fourth, _] = key.words();
         let [one, two, three, four, last, high, low] =
             std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
-        let is_same = last & IDENTITY == word && [one, two, three, four] == [first, second, third, fourth];
-        if !is_same {
+        // A comparison of arrays would go by memory, which the processor cannot forward in larger pieces than were stored.
+        let differences =
+            (last & IDENTITY ^ word) | (one ^ first) | (two ^ second) | (three ^ third) | (four ^ fourth);
+        if differences != 0 {
             return None;
         }
         fence(Ordering::Acquire);
