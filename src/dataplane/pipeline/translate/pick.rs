@@ -4,7 +4,7 @@ use super::destination::{refuse, refuse_other, set_destination};
 use super::hairpin::turn_reply_back;
 use crate::dataplane::DropReason;
 use crate::dataplane::PortKind;
-use crate::dataplane::conntrack::Key;
+use crate::dataplane::conntrack::{Key, QuotaClass};
 use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
@@ -131,15 +131,21 @@ fn is_local(context: &Context<'_>, pick: &Pick, backends: BackendsFor) -> bool {
     }
 }
 
-/// Whether the client's port has a flow to this backend by way of another virtual address.
+/// Whether the client's port has a flow to this backend by way of another virtual address. One that has ended gives way to
+/// the connection that the packet opens.
 fn is_taken(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
     let key = reverse_key(context, packet, pick);
     // If policy admits the flow, its binding is written there.
     context.bindings.prefetch(key.hash);
-    context.bindings.find_by_tag(&key).is_some_and(|binding| {
-        (binding.address, binding.port) != (packet.dst, packet.dst_port)
-            && context.conntrack.look_up(&key.key, key.hash).is_some()
-    })
+    let is_to_another = context
+        .bindings
+        .find_by_tag(&key)
+        .is_some_and(|binding| (binding.address, binding.port) != (packet.dst, packet.dst_port));
+    is_to_another
+        && context.conntrack.look_up(&key.key, key.hash).is_some_and(|slot| {
+            let has_ended = context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
+            !(has_ended && packet.opens_connection())
+        })
 }
 
 /// Key of the replies of a backend to the client.
