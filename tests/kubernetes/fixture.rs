@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// State of the recording switch.
 #[derive(Default)]
 pub(crate) struct Recorded {
+    /// Most rows of ACL tables that the switch takes.
+    pub(crate) acl_entries_max: Option<usize>,
     pub(crate) tables: Option<RuleTables>,
     /// All tables so far, if they are wanted.
     pub(crate) history: Option<Vec<RuleTables>>,
@@ -64,6 +66,7 @@ impl Target for Recorder {
             return Err(TargetError::Refused("it is asleep".to_owned()));
         }
         tables.check().unwrap();
+        assert!(recorded.acl_entries_max.is_none_or(|max| tables.acl_entries() <= max));
         recorded.tables = Some(tables.clone());
         recorded.loads += 1;
         recorded.has_other_tables = false;
@@ -83,6 +86,8 @@ impl Target for Recorder {
         let tables = recorded.tables.as_mut().unwrap();
         tables.apply(difference);
         tables.check().unwrap();
+        let entries = tables.acl_entries();
+        assert!(recorded.acl_entries_max.is_none_or(|max| entries <= max));
         recorded.note();
         Ok(())
     }
@@ -178,6 +183,7 @@ pub(crate) fn timing() -> Timing {
         vanished: Duration::from_millis(400),
         verify: Duration::from_millis(50),
         audit: Duration::from_millis(50),
+        reopen: Duration::from_millis(100),
         watch: Duration::from_mins(1),
         page: 3,
     }

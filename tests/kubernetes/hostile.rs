@@ -231,6 +231,79 @@ fn policies_of_a_namespace_with_too_many_prefixes_together_are_closed_and_open_a
     eventually("it is no longer reported", || unenforced(&agent).is_empty());
 }
 
+/// Object in another namespace.
+fn inside(mut object: Value, namespace: &str) -> Value {
+    object["metadata"]["namespace"] = json!(namespace);
+    object
+}
+
+#[test]
+fn a_namespace_whose_pods_need_most_rows_is_closed_when_there_are_too_many() {
+    const ROWS_MAX: usize = 1000;
+    let server = ApiServer::start();
+    small_cluster(&server);
+    server.put(namespace("evil"));
+    // Many classes of addresses, and policies of which each tells them from the rest.
+    let mut classes = policy("classes", "none", "none");
+    let blocks = (0..300_u32).map(|i| {
+        let cidr = format!("{}/32", std::net::Ipv4Addr::from(0xac10_0000 + i * 4));
+        json!({"ipBlock": {"cidr": cidr}})
+    });
+    classes["spec"]["podSelector"] = json!({});
+    classes["spec"]["ingress"] = json!([{"from": blocks.collect::<Vec<_>>(), "ports": [{"port": 1}]}]);
+    let wide = |i: usize, port: usize| {
+        let mut object = policy(&format!("wide-{i}"), &format!("evil-{i}"), "none");
+        object["spec"]["ingress"] =
+            json!([{"from": [{"ipBlock": {"cidr": "172.16.0.0/12"}}], "ports": [{"port": port}]}]);
+        inside(object, "evil")
+    };
+    server.put(inside(classes, "evil"));
+    for i in 0..5 {
+        let evil = pod(&format!("evil-{i}"), "n1", &format!("evil-{i}"), &format!("10.1.0.{}", 100 + i));
+        server.put(inside(evil, "evil"));
+    }
+    let agent = Agent::start_as(&server, &json!({}), |settings| settings.acl_entries_max = Some(ROWS_MAX));
+    agent.see(|recorded| recorded.acl_entries_max = Some(ROWS_MAX));
+    agent.converges(&server);
+    (0..5).for_each(|i| server.put(wide(i, 100 + i)));
+    eventually("all of its policies are reported", || unenforced(&agent).len() == 6);
+    let said = unenforced(&agent).remove(0);
+    let bound = "rows of ACL tables, most of all namespaces, and there are 1000 for all";
+    assert!(
+        said.starts_with("classes: the policies of its namespace need 1") && said.contains(bound),
+        "{said}"
+    );
+    assert!(said.ends_with("it allows the pods that it selects no ingress"), "{said}");
+    eventually("an event is written", || !server.posted().is_empty());
+    assert_eq!(server.posted()[0]["metadata"]["namespace"], "evil");
+    // Policies of other namespaces are enforced as written, and change.
+    let has_expected = || {
+        let mut expected = server.objects();
+        let closed = expected
+            .iter_mut()
+            .filter(|object| object["kind"] == "NetworkPolicy" && object["metadata"]["namespace"] == "evil");
+        closed.for_each(|object| object["spec"]["ingress"] = json!([]));
+        let expected = compiled(&expected);
+        eventually("it is closed, and no other one", || {
+            agent.see(|recorded| recorded.tables.as_ref().unwrap().canonical() == expected)
+        });
+    };
+    has_expected();
+    server.put(policy("other", "web", "db"));
+    has_expected();
+    // Changes of its own policies are tried, and open nothing.
+    let loads = agent.see(|recorded| recorded.loads);
+    server.put(wide(5, 105));
+    server.put(wide(0, 200));
+    eventually("the change is tried", || agent.see(|recorded| recorded.loads) > loads);
+    has_expected();
+    assert_eq!(unenforced(&agent).len(), 7);
+    // With fewer it is as written again.
+    (2..6).for_each(|i| server.delete(&wide(i, 0)));
+    agent.converges(&server);
+    eventually("nothing is reported", || unenforced(&agent).is_empty());
+}
+
 #[test]
 fn an_event_that_the_server_does_not_take_is_sent_again() {
     let server = ApiServer::start();

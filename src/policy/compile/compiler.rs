@@ -12,7 +12,7 @@ use super::output::{RowChanges, TablesOutput};
 use super::rows::Rows;
 use super::rule_sets::RuleSets;
 use crate::ids::ClassId;
-use crate::policy::objects::{Object, Pod};
+use crate::policy::objects::{NetworkPolicy, Object, Pod};
 use crate::policy::resolve::{AddressGroup, AddressOwner, Membership, PodDirection, RuleSetKey};
 use crate::policy::store::{Affected, Change, GroupId, ObjectName, PodSlot, RuleSetId, Store, Sweep};
 use crate::tables::{Direction, PodName, PodPolicy, PolicyRef, RuleTables, TablesDiff};
@@ -97,6 +97,14 @@ impl Compiler {
     /// Pods, by name, live or not.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.store.pods()
+    }
+
+    /// `NetworkPolicies` of a namespace, by name.
+    pub fn network_policies(&self, namespace: &str) -> Vec<NetworkPolicy> {
+        let found = self.store.namespace_slot(namespace).and_then(|slot| self.store.namespace(slot));
+        found.map_or_else(Vec::new, |found| {
+            found.policies.values().map(|entry| entry.policy.clone()).collect()
+        })
     }
 
     /// Policies that select a pod for a direction, in the order of evaluation: admin tier, then

@@ -1,5 +1,6 @@
 //! Objects of the cluster as far as they are known, their compiler, and the resolver of their Services.
 
+mod acl_rows;
 mod audit;
 mod namespaces;
 mod prefixes;
@@ -9,6 +10,7 @@ mod services;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
+use self::acl_rows::AclRows;
 use self::audit::Audit;
 use self::namespaces::Namespaces;
 use self::prefixes::Prefixes;
@@ -17,7 +19,9 @@ use super::kinds::{KINDS, Kind};
 use super::message::{Event, Message};
 use super::object::{Entry, Issue, NodeNetwork};
 use super::parse::Key;
+use super::run::Settings;
 use super::target::Target;
+use crate::limits::ACL_ENTRIES_MAX;
 use crate::policy::objects::Object;
 use crate::policy::{Change, Compiler, ObjectName, Options};
 use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};
@@ -46,6 +50,7 @@ pub(super) struct Cluster {
     held: BTreeMap<(usize, Key), Entry>,
     namespaces: Namespaces,
     prefixes: Prefixes,
+    acl_rows: AclRows,
     nodes_changed: bool,
     /// Objects with a new issue.
     fresh_issues: BTreeSet<(usize, Key)>,
@@ -76,7 +81,9 @@ pub(super) enum Step {
 
 impl Cluster {
     /// Creates a cluster without objects.
-    pub(super) fn new(node: Option<String>) -> Cluster {
+    pub(super) fn new(settings: &Settings) -> Cluster {
+        let node = settings.node.clone();
+        let acl_entries_max = settings.acl_entries_max.unwrap_or(ACL_ENTRIES_MAX);
         Cluster {
             services: ClusterServices::new(node.clone()),
             options: Options { node },
@@ -89,6 +96,7 @@ impl Cluster {
             held: BTreeMap::new(),
             namespaces: Namespaces::default(),
             prefixes: Prefixes::default(),
+            acl_rows: AclRows::new(acl_entries_max, settings.timing.reopen),
             nodes_changed: false,
             fresh_issues: BTreeSet::new(),
         }
@@ -172,7 +180,10 @@ impl Cluster {
                 match KINDS[index].name {
                     "Namespace" => return self.namespaces.removed(&key.name),
                     "Pod" => self.namespaces.pod_removed(&key),
-                    "NetworkPolicy" => self.prefixes.remove(&key),
+                    "NetworkPolicy" => {
+                        self.prefixes.remove(&key);
+                        self.acl_rows.remove(&key);
+                    }
                     _ => {}
                 }
                 self.change(index, &key, None);
@@ -186,7 +197,18 @@ impl Cluster {
         if kind == "Pod" && self.compiler.is_some() && !self.namespaces.has(&entry.key.namespace) {
             return self.namespaces.hold(entry);
         }
-        let entry = if kind == "NetworkPolicy" { self.prefixes.admit(entry) } else { entry };
+        let entry = if kind == "NetworkPolicy" {
+            self.acl_rows.note_version(&entry);
+            self.acl_rows.admit(self.prefixes.admit(entry))
+        } else {
+            entry
+        };
+        self.enforce(index, entry);
+    }
+
+    /// Passes an object on to the compiler.
+    fn enforce(&mut self, index: usize, entry: Entry) {
+        let kind = KINDS[index].name;
         let Entry { key, object, node, issue, .. } = entry;
         if let Some(network) = node {
             self.nodes_changed |= self.nodes.get(&key.name) != Some(&network);
@@ -284,6 +306,8 @@ impl Cluster {
         while let Some(policy) = self.prefixes.next() {
             self.upsert(NETWORK_POLICY, policy);
         }
+        let opened = self.compiler.as_ref().map(|compiler| self.acl_rows.reopen(compiler.tables()));
+        opened.into_iter().flatten().for_each(|policy| self.enforce(NETWORK_POLICY, policy));
         if self.compiler.is_none() {
             self.hold_first_pods();
         }
@@ -293,12 +317,12 @@ impl Cluster {
         let changes = changes.into_iter().map(Change::enforced);
         if let Some(compiler) = &mut self.compiler {
             let difference = compiler.apply_all(changes);
-            return (!difference.is_empty()).then_some(Step::Difference(difference));
+            return (!difference.is_empty()).then(|| self.bounded(Step::Difference(difference)));
         }
         let mut compiler = Compiler::new(self.options.clone());
         drop(compiler.apply_all(changes));
         self.compiler = Some(compiler);
-        Some(Step::Full)
+        Some(self.bounded(Step::Full))
     }
 
     /// Tables, once all kinds are listed.

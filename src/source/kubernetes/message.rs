@@ -27,6 +27,8 @@ pub struct Timing {
     pub verify: Duration,
     /// Least time between two loads of the policies in audit mode.
     pub audit: Duration,
+    /// Least time for which the policies of a namespace with too many rows are closed.
+    pub reopen: Duration,
     /// Time after which the server ends a watch.
     pub watch: Duration,
     /// Objects of a page.
@@ -45,6 +47,7 @@ impl Default for Timing {
             vanished: Duration::from_secs(30),
             verify: Duration::from_secs(2),
             audit: Duration::from_secs(2),
+            reopen: Duration::from_secs(10),
             watch: Duration::from_mins(8),
             page: 500,
         }

@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) object: Option<Object>,
     /// Addresses and prefixes of a node.
     pub(super) node: Option<NodeNetwork>,
-    /// Version of a policy with so many prefixes that there may be no room for them.
+    /// Version of a policy for which there may be no room in the tables.
     pub(super) version: Option<Box<Version>>,
     /// Reason why it is not enforced as written.
     pub(super) issue: Option<Box<Issue>>,
@@ -121,8 +121,8 @@ fn entry_by(
     };
     Ok(match outcome {
         Ok(object) => {
-            let has_prefixes = matches!(&object, Object::NetworkPolicy(policy) if prefixes_of(policy) > 0);
-            let version = has_prefixes.then(|| Box::new(version()));
+            let may_be_closed = matches!(&object, Object::NetworkPolicy(policy) if !policy.audited);
+            let version = may_be_closed.then(|| Box::new(version()));
             Entry { key, object: Some(object), node, version, issue: None }
         }
         Err(message) => {

@@ -50,6 +50,8 @@ pub struct Settings {
     pub uplink: Option<String>,
     /// Prefixes of the routes of an earlier agent.
     pub earlier_routes: Vec<IpNet>,
+    /// Most rows of all ACL tables; as many as a switch takes where absent.
+    pub acl_entries_max: Option<usize>,
     /// Times of the followers.
     pub timing: Timing,
 }
@@ -138,7 +140,7 @@ impl<'a> Agent<'a> {
             restart,
             panics: Restarts::default(),
             restart_at: None,
-            cluster: Cluster::new(settings.node.clone()),
+            cluster: Cluster::new(settings),
             notifier,
             routes: Routes::new(settings.uplink.clone(), settings.earlier_routes.iter().copied()),
             server: None,
@@ -168,7 +170,7 @@ impl<'a> Agent<'a> {
                 "internal error of the policy compiler: {message}. Please report it with the objects; the tables in \
                  force stay, and all objects are listed again after a while"
             );
-            self.cluster = Cluster::new(self.settings.node.clone());
+            self.cluster = Cluster::new(self.settings);
             let now = Instant::now();
             self.restart_at = Some(now + self.panics.wait(now));
             self.is_loaded = false;

@@ -261,7 +261,7 @@ impl RuleTables {
     }
 
     /// Number of rows in all ACL tables.
-    pub(in crate::tables) fn acl_entries(&self) -> usize {
+    pub fn acl_entries(&self) -> usize {
         self.acls.values().map(|acl| acl.rows.len()).sum()
     }
 

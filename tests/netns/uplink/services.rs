@@ -151,6 +151,24 @@ fn a_host_outside_reaches_services_under_policy_and_the_node_keeps_its_other_por
 }
 
 #[test]
+fn a_host_outside_reaches_each_address_of_a_service_from_one_port() {
+    let Some(_alone) = alone() else { return };
+    let cluster = rig();
+    let [outside, node] = &cluster.nodes;
+    let host = &outside.own;
+    // The kernel takes a port anew as soon as the other end of the connection is another one.
+    host.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000")).unwrap();
+    for family in [0, 1] {
+        let at = SocketAddr::new(pod_address(2, 0)[family], PORT);
+        for by in destinations(family) {
+            let mut connection = open(host, &node.pods[0], at, by);
+            assert_eq!(connection[0].local_addr().unwrap().port(), 40_000);
+            talk(&mut connection);
+        }
+    }
+}
+
+#[test]
 fn a_service_that_goes_returns_its_ports_to_the_kernel() {
     let Some(_alone) = alone() else { return };
     let cluster = rig();

@@ -9,10 +9,12 @@ use palisade::net::flow::Protocol;
 use palisade::tables::ServicePort;
 
 use super::fixture::{
-    SERVICE, TARGET, backend_of, exchange, external_address, opened, packet, port, seen_by_backend,
+    SERVICE, TARGET, backend_of, becomes, exchange, external_address, opened, packet, port, seen_by_backend,
     seen_by_client, services, transport, virtual_address, with_backends,
 };
-use crate::rig::assertions::{A, CLIENT, is_dropped};
+use crate::frames::Transport;
+use crate::rig::assertions::{A, B, CLIENT, flows, is_dropped, mute};
+use crate::rig::model::{ACK, FIN, SYN};
 use crate::rig::{HOST, Rig, Setting, UPLINK, node_address, outside_address, pod_address};
 
 const BOTH: [usize; 2] = [1, 2];
@@ -132,6 +134,64 @@ fn two_services_with_one_backend_and_one_port_of_a_client_do_not_meet() {
     let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
     exchange(&mut rig, Protocol::UDP, 0, [0, 1], CLIENT);
     is_dropped(&mut rig, A, &external(CLIENT), DropReason::ServiceCollision);
+}
+
+#[test]
+fn a_port_of_a_client_opens_a_connection_by_another_address_when_the_one_before_has_ended() {
+    for family in [0, 1] {
+        let (own, backend) = (pod_address(0)[family], pod_address(1)[family]);
+        // Each packet of one connection, by one of the Service's addresses: it becomes the same packet of the pod.
+        let segment = |rig: &mut Rig,
+                       by: IpAddr,
+                       from_client: bool,
+                       flags: u8,
+                       [sequence, acknowledgement]: [u32; 2]| {
+            let with = |end: IpAddr, port: u16| {
+                let ends = [(own, CLIENT), (end, port)];
+                let [(src, src_port), (dst, dst_port)] = if from_client { ends } else { [ends[1], ends[0]] };
+                let ports = [src_port, dst_port];
+                packet(src, dst, Transport::Tcp { ports, flags, sequence, acknowledgement, window: 1000 })
+            };
+            let (at_client, at_backend) = (with(by, SERVICE), with(backend, TARGET));
+            if from_client {
+                becomes(rig, A, &at_client, B, &at_backend);
+            } else {
+                becomes(rig, B, &at_backend, A, &at_client);
+            }
+        };
+        let open = |rig: &mut Rig, by: IpAddr, first: u32| {
+            segment(rig, by, true, SYN, [first, 0]);
+            segment(rig, by, false, SYN | ACK, [first + 400, first + 1]);
+            segment(rig, by, true, ACK, [first + 1, first + 401]);
+        };
+        let [cluster, external] = [virtual_address()[family], external_address()[family]];
+        let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+        open(&mut rig, cluster, 100);
+        let syn = packet(own, external, transport(Protocol::TCP, 0, [CLIENT, SERVICE]));
+        is_dropped(&mut rig, A, &syn, DropReason::ServiceCollision);
+        segment(&mut rig, cluster, true, FIN | ACK, [101, 501]);
+        is_dropped(&mut rig, A, &syn, DropReason::ServiceCollision);
+        segment(&mut rig, cluster, false, FIN | ACK, [501, 102]);
+        segment(&mut rig, cluster, true, ACK, [102, 502]);
+        // It is another connection, and policy is asked again.
+        open(&mut rig, external, 5000);
+        assert_eq!(opened(&rig, Protocol::TCP).0, 2);
+        let flows = flows(&rig);
+        assert_eq!(
+            flows.iter().map(|flow| flow.service).collect::<Vec<_>>(),
+            [Some((external, SERVICE).into())]
+        );
+        // Nothing reaches it by the address before.
+        let late = packet(own, cluster, transport(Protocol::TCP, 2, [CLIENT, SERVICE]));
+        rig.wait(Duration::from_secs(3));
+        is_dropped(&mut rig, A, &late, DropReason::ServiceCollision);
+        segment(&mut rig, external, true, FIN | ACK, [5001, 5401]);
+        segment(&mut rig, external, false, FIN | ACK, [5401, 5002]);
+        segment(&mut rig, external, true, ACK, [5002, 5402]);
+        rig.publish(&with_backends(&Setting::open().with(0, mute()), &[1]));
+        let syn = packet(own, cluster, transport(Protocol::TCP, 0, [CLIENT, SERVICE]));
+        is_dropped(&mut rig, A, &syn, DropReason::PolicyEgress);
+    }
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn count(entry: &Entry) -> usize {
 }
 
 /// Substitute of a policy: it selects the same pods, and allows nothing in the same directions.
-fn closed(entry: &Entry, message: String) -> Entry {
+pub(super) fn closed(entry: &Entry, message: String) -> Entry {
     let Some(Object::NetworkPolicy(policy)) = &entry.object else {
         unreachable!("only policies have prefixes")
     };
