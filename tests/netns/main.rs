@@ -12,6 +12,8 @@ mod checksum;
 mod describe;
 #[path = "../common/ipfix.rs"]
 mod ipfix_collector;
+#[path = "../common/open_vswitch.rs"]
+mod open_vswitch;
 mod support;
 #[path = "../common/tools.rs"]
 mod tools;
