@@ -5,9 +5,10 @@ CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
 # Packages of the tests that need root: tcpdump captures frames that reach the node's stack, ping sets Don't Fragment,
 # ethtool sets queues and offloads, containernetworking-plugins has the IPAM plugin host-local, Chromium shows the
-# dashboard, tmux is a terminal, nftables, iptables and ipset load rendered policies.
-TESTERS   := tcpdump iputils-ping ethtool curl python3 chromium tmux containernetworking-plugins nftables iptables ipset
-# Peers of the end-to-end benchmark. The benchmark runs their processes in namespaces of its own.
+# dashboard, tmux is a terminal, nftables, iptables, ipset and Open vSwitch load rendered policies.
+TESTERS   := tcpdump iputils-ping ethtool curl python3 chromium tmux containernetworking-plugins nftables iptables ipset \
+             openvswitch-switch
+# Peers of the end-to-end benchmark. Tests and benchmark run their processes in namespaces of their own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runner that executes test programs as root while cargo runs as the user.
@@ -28,12 +29,16 @@ DEMO      := target/demo/palisade
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# The installation of Open vSwitch starts its service, which nothing here uses.
 setup: cargo ## Install the packages of the build with apt (as root, or with sudo)
 	@missing=$$(for p in $(PACKAGES); do \
 	    dpkg-query -W -f='$${db:Status-Status}' $$p 2>/dev/null | grep -qx installed || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
 	    echo "installing:" $$missing; \
-	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null; \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null \
+	        || exit; \
+	    case "$$missing" in *openvswitch-switch*) \
+	        $(SUDO) service openvswitch-switch stop >/dev/null 2>&1 || true;; esac; \
 	fi
 
 cargo:
@@ -108,10 +113,8 @@ bench-compile: setup ## Measure the policy compiler (in memory, no privilege): b
 	@mkdir -p bench/results
 	$(CARGO) bench --locked --bench compile > bench/results/compile.jsonl
 
-setup-peers: ## Install the peers of the end-to-end benchmark
-	@had=$$(dpkg-query -W -f='$${db:Status-Status}' openvswitch-switch 2>/dev/null); \
-	$(MAKE) --no-print-directory setup PACKAGES="$(PACKAGES) $(TESTERS) $(PEERS)"; \
-	[ "$$had" = installed ] || $(SUDO) service openvswitch-switch stop >/dev/null 2>&1 || true
+setup-peers: PACKAGES += $(TESTERS) $(PEERS)
+setup-peers: setup ## Install the peers of the end-to-end benchmark
 
 bench-e2e: setup-peers ## Measure the switch beside its peers with real packets, as root; tables, and bench/results/e2e.jsonl
 	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- $(E2E)

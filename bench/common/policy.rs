@@ -92,6 +92,11 @@ impl PolicySpec {
     pub(crate) fn changed_policy(client: Ipv4Addr) -> String {
         policy("changed", &[PolicySpec::change(client)])
     }
+
+    /// Renders the policy of [`CHANGED_PORT`] with an address of no pod (TEST-NET-1 of RFC 5737) in place of the client.
+    pub(crate) fn closed_policy() -> String {
+        PolicySpec::changed_policy(Ipv4Addr::new(192, 0, 2, 1))
+    }
 }
 
 fn policy(name: &str, rule_groups: &[RuleGroup]) -> String {

@@ -17,6 +17,9 @@ mod cpu_time;
 mod disturbance;
 mod environment;
 mod error;
+mod manifests;
+#[path = "../../tests/common/open_vswitch.rs"]
+mod open_vswitch;
 mod policy_check;
 mod process;
 mod receiver;

@@ -130,13 +130,6 @@ impl Rig {
         Ok(())
     }
 
-    /// Enables reverse path filtering: the kernel drops packets whose source is not the sending pod's.
-    pub(crate) fn enable_rp_filter(&self) -> Result<(), BenchError> {
-        let write = |end: &String| format!("echo 1 > /proc/sys/net/ipv4/conf/{end}/rp_filter\n");
-        self.shell_in_node(&self.host_ends().iter().map(write).collect::<String>())?;
-        Ok(())
-    }
-
     /// Sets the gateway's Ethernet address in the pods, for systems that do not answer ARP for it.
     pub(crate) fn set_gateway_neighbor(&self, mac: impl Fn(&Pod) -> Mac) -> Result<(), BenchError> {
         self.in_pods("ip", |pod| {

@@ -12,6 +12,9 @@ mod checksum;
 mod describe;
 #[path = "../common/ipfix.rs"]
 mod ipfix_collector;
+#[path = "../common/open_vswitch.rs"]
+#[allow(dead_code)] // The benchmark uses the rest.
+mod open_vswitch;
 mod support;
 #[path = "../common/tools.rs"]
 mod tools;

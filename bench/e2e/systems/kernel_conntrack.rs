@@ -1,7 +1,10 @@
 //! Systems in the node's kernel: forwarding, and forwarding with the kernel's connection tracking.
 
+use palisade::render::Part;
+
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
+use crate::manifests::Renderings;
 use crate::rig::Rig;
 use crate::system::{FlowMemory, PolicyToggle, Running};
 
@@ -14,14 +17,14 @@ impl Running for InKernel {
     }
 }
 
-/// Function that opens or closes `CHANGED_PORT`.
-type Change = Box<dyn Fn(&Rig, bool) -> Result<(), BenchError>>;
+/// Function that loads parts of a rendering.
+type Load = fn(&Rig, &[Part]) -> Result<(), BenchError>;
 
 /// Node's kernel with its own connection tracking.
 pub(super) struct KernelConntrack {
     _limit: ConntrackLimit,
-    /// Opens or closes `CHANGED_PORT`.
-    change: Change,
+    renderings: Renderings,
+    load: Load,
 }
 
 /// Raised limit of connections. It is the machine's, not a namespace's, so drop restores it.
@@ -36,12 +39,10 @@ const CONNECTIONS: &str = "1250000";
 
 impl KernelConntrack {
     /// Raises the limit.
-    pub(super) fn with_capacity(
-        change: impl Fn(&Rig, bool) -> Result<(), BenchError> + 'static,
-    ) -> Result<KernelConntrack, BenchError> {
+    pub(super) fn with_capacity(renderings: Renderings, load: Load) -> Result<KernelConntrack, BenchError> {
         let before = std::fs::read_to_string(CONNTRACK_MAX)?;
         std::fs::write(CONNTRACK_MAX, CONNECTIONS)?;
-        Ok(KernelConntrack { _limit: ConntrackLimit { before }, change: Box::new(change) })
+        Ok(KernelConntrack { _limit: ConntrackLimit { before }, renderings, load })
     }
 }
 
@@ -59,7 +60,8 @@ impl Running for KernelConntrack {
     }
 
     fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
-        Ok(Box::new(|open| (self.change)(rig, open)))
+        let changes = self.renderings.changes()?;
+        Ok(Box::new(move |open| (self.load)(rig, &changes[usize::from(open)])))
     }
 
     fn flow_memory(&self, _: &Rig) -> Result<FlowMemory, BenchError> {

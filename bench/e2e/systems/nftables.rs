@@ -1,17 +1,14 @@
-//! nftables as an expert writes it: established connections first, a verdict map by the pod's address, and
-//! one set of concatenations with intervals for all rules.
+//! nftables with the rendering of the policy: verdict maps by the pod's address, and a set for each list of blocks.
 
-use std::fmt::Write;
+use palisade::render::{Format, Part};
 
 use super::kernel_conntrack::KernelConntrack;
-use crate::common::policy::{CHANGED_PORT, PolicySpec};
+use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
+use crate::manifests::Renderings;
 use crate::process::version;
 use crate::rig::Rig;
 use crate::system::{Kind, Running, System};
-
-/// Name of the table.
-const TABLE: &str = "palisade_e2e";
 
 pub(super) struct Nftables;
 
@@ -30,53 +27,12 @@ impl System for Nftables {
 
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         rig.route_in_kernel()?;
-        rig.enable_rp_filter()?;
-        rig.in_node("nft", &["-f", "-"], &ruleset(rig, shape)?)?;
-        let element = format!("{{ {} . udp . {CHANGED_PORT}-{CHANGED_PORT} }}", rig.client_v4()?);
-        Ok(Box::new(KernelConntrack::with_capacity(move |rig, open| {
-            let verb = if open { "add" } else { "delete" };
-            rig.in_node("nft", &[verb, "element", "ip", TABLE, "allowed", &element], "")?;
-            Ok(())
-        })?))
+        let renderings = Renderings::new(Format::Nftables, rig, shape)?;
+        load(rig, &renderings.whole()?)?;
+        Ok(Box::new(KernelConntrack::with_capacity(renderings, load)?))
     }
 }
 
-fn ruleset(rig: &Rig, shape: &PolicySpec) -> Result<String, BenchError> {
-    let mut elements = String::new();
-    for group in shape.rule_groups(rig.client_v4()?) {
-        let (protocol, first, last) = (group.ports.protocol_name(), group.ports.first, group.ports.last);
-        for block in &group.blocks {
-            // Writing to a string cannot fail.
-            let _ = writeln!(elements, "{block} . {protocol} . {first}-{last},");
-        }
-    }
-    let pods: String = rig
-        .receivers()
-        .iter()
-        .map(|pod| format!("{} : goto receiver", pod.v4()))
-        .collect::<Vec<_>>()
-        .join(", ");
-    Ok(format!(
-        "table ip {TABLE} {{
-    set allowed {{
-        type ipv4_addr . inet_proto . inet_service
-        flags interval
-        elements = {{ {elements} }}
-    }}
-    chain receiver {{
-        ip saddr . ip protocol . th dport @allowed accept
-        drop
-    }}
-    map isolated {{
-        type ipv4_addr : verdict
-        elements = {{ {pods} }}
-    }}
-    chain forward {{
-        type filter hook forward priority filter; policy accept;
-        ct state vmap {{ established : accept, related : accept, invalid : drop }}
-        ip daddr vmap @isolated
-    }}
-}}
-"
-    ))
+fn load(rig: &Rig, parts: &[Part]) -> Result<(), BenchError> {
+    parts.iter().try_for_each(|part| rig.in_node("nft", &["-f", "-"], &part.text).map(drop))
 }

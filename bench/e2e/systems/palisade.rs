@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use palisade::control::protocol::TablesPatch;
 use palisade::control::{Client, ClientError};
-use palisade::lab::{PodPorts, Switch, SwitchSpec, manifests};
+use palisade::lab::{PodPorts, Switch, SwitchSpec};
 use palisade::limits::MTU_MAX;
-use palisade::policy::objects::Object;
-use palisade::policy::parse::{Source, parse_sources};
-use palisade::policy::{Change, Compiler, ObjectName, Options};
+use palisade::policy::{Compiler, Options};
 
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
+use crate::manifests;
 use crate::process::{Daemon, resident_bytes};
 use crate::rig::Rig;
 use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
@@ -66,8 +65,6 @@ impl System for Palisade {
     }
 
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
-        let policy = shape.network_policy(rig.client_v4()?);
-        let receivers: Vec<String> = rig.receivers().iter().map(|pod| pod.plan().pod.name.clone()).collect();
         let scheduling = if self.real_time { "real-time" } else { "fair" };
         let spec = SwitchSpec {
             workers: format!("scheduling = \"{scheduling}\"\n"),
@@ -78,11 +75,7 @@ impl System for Palisade {
         // One worker runs on the last core, which is the system's.
         let switch = node.run(|| Switch::start(lab, &spec))??;
         switch.attach_all(lab)?;
-        let pods = manifests(lab, |pod| {
-            let role = if receivers.contains(&pod.pod.name) { "receiver" } else { "other" };
-            vec![("role".to_owned(), role.to_owned())]
-        });
-        let manifests = format!("{pods}---\n{policy}");
+        let manifests = manifests::text(rig, shape)?;
         switch.apply(&manifests)?;
         Ok(Box::new(Started { switch, manifests }))
     }
@@ -98,22 +91,15 @@ impl Running for Started {
         Ok(Some(counters.ports.values().flat_map(|port| port.lost.values()).sum()))
     }
 
-    /// Adds or removes a policy: compiles the change, and sends the difference as a patch.
+    /// Compiles the change of a policy, and sends the difference as a patch.
     fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
-        let mut compiler = Compiler::from_objects(objects(&self.manifests)?, Options::default());
-        let changed = objects(&PolicySpec::changed_policy(rig.client_v4()?))?;
+        let mut compiler = Compiler::from_objects(manifests::objects(&self.manifests)?, Options::default());
+        let changes = manifests::changes(rig)?;
         let client = self.switch.client();
         let mut base = client.put_tables(compiler.tables()).map_err(client_error)?.generation;
         Ok(Box::new(move |open| {
-            for object in &changed {
-                let change = if open {
-                    Change::Upsert(object.clone())
-                } else {
-                    Change::Remove(ObjectName::of(object))
-                };
-                let patch = TablesPatch { base, diff: compiler.apply(change) };
-                base = client.patch_tables(&patch).map_err(client_error)?.generation;
-            }
+            let patch = TablesPatch { base, diff: compiler.apply(changes[usize::from(open)].clone()) };
+            base = client.patch_tables(&patch).map_err(client_error)?.generation;
             Ok(())
         }))
     }
@@ -134,13 +120,6 @@ impl Running for Started {
         let more = resident_bytes(self.switch.pid())?.saturating_sub(small.resident_bytes()?);
         Ok(FlowMemory::Reserved(more as f64 / (FLOWS - FEWER_FLOWS) as f64))
     }
-}
-
-fn objects(manifests: &str) -> Result<Vec<Object>, BenchError> {
-    let parsed = parse_sources(&[Source::new("manifests", manifests)]);
-    let parse_error =
-        |errors: Vec<_>| BenchError::Other(format!("{} errors in the rig's manifests", errors.len()));
-    Ok(parsed.map_err(parse_error)?.objects.into_iter().map(|(object, _)| object).collect())
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.

@@ -8,6 +8,7 @@
 mod dispatch;
 mod policy;
 mod since;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -32,6 +33,8 @@ const NEIGHBOR_DISCOVERY: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143
 pub(super) struct State {
     sets: BTreeMap<String, IpSet>,
     families: [Chains; 2],
+    /// Names of the sets of pods' addresses, which the guards match.
+    guards: Vec<String>,
     /// Short names with the names that they stand for.
     names: BTreeMap<String, String>,
 }
@@ -68,9 +71,8 @@ impl Rendering for State {
         Ok(state)
     }
 
-    /// Inputs for a kernel without this state: the difference from nothing.
     fn parts(&self) -> Vec<Part> {
-        self.parts_since(&State::default())
+        self.inputs()
     }
 
     fn parts_since(&self, old: &State) -> Vec<Part> {
@@ -207,6 +209,7 @@ impl State {
         let addresses = plan.endpoints.keys().map(|&address| (IpNet::from(address), true)).collect();
         self.add_set(set.clone(), family, "Addresses of pods", &addresses)?;
         let rule = format!("-m set --match-set {set} src -m rpfilter --invert -j DROP");
+        self.guards.push(set);
         chains.raw.insert("palisade-guard".to_owned(), vec![rule]);
         Ok(())
     }
@@ -233,7 +236,15 @@ impl IpSet {
         };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n# {}", self.note);
-        let _ = writeln!(text, "create {name} hash:net family {family} maxelem {ENTRIES_MAX}\nflush {name}");
+        let _ = writeln!(text, "create {name} hash:net family {family} maxelem {ENTRIES_MAX}");
+    }
+
+    /// Prints a declaration and all entries.
+    fn print_whole(&self, name: &str, text: &mut String) {
+        self.print_declaration(name, text);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "flush {name}");
+        self.entries.iter().for_each(|(prefix, is_in)| print_entry("add", name, *prefix, *is_in, text));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Inputs that lead from one state, or from nothing, to another: entries of sets, changed chains, and then the sets
+//! Inputs that lead from one state to another: entries of sets, changed chains, and then the sets
 //! that nothing names any more.
 
 use std::fmt::Write;
@@ -11,17 +11,17 @@ impl State {
     pub(super) fn inputs_since(&self, old: &State) -> Vec<Part> {
         let mut sets = "# 1. Load with: ipset -exist restore -file FILE\n".to_owned();
         for (name, set) in &self.sets {
-            let before = old.sets.get(name).map(|set| &set.entries);
-            if before.is_none() {
-                set.print_declaration(name, &mut sets);
-            }
-            for (prefix, _) in before.into_iter().flatten() {
-                if before.and_then(|old| old.get(prefix)) != set.entries.get(prefix) {
+            let Some(before) = old.sets.get(name).map(|set| &set.entries) else {
+                set.print_whole(name, &mut sets);
+                continue;
+            };
+            for prefix in before.keys() {
+                if before.get(prefix) != set.entries.get(prefix) {
                     print_entry("del", name, *prefix, true, &mut sets);
                 }
             }
             for (prefix, is_in) in &set.entries {
-                if before.and_then(|old| old.get(prefix)) != Some(is_in) {
+                if before.get(prefix) != Some(is_in) {
                     print_entry("add", name, *prefix, *is_in, &mut sets);
                 }
             }
@@ -45,17 +45,6 @@ impl Chains {
     /// Input of `program` with changed chains. A chain that is named in it is emptied first.
     fn text_since(&self, old: &Chains, program: &str) -> String {
         let mut text = format!("# 2. Load with: {program} --noflush FILE\n");
-        if old.filter.is_empty() {
-            let iptables = program.trim_end_matches("-restore");
-            for hook in [
-                "-t raw -I PREROUTING -j palisade-guard",
-                "-I FORWARD -j palisade-forward",
-                "-I INPUT -j palisade-input",
-            ] {
-                // Writing to a string cannot fail.
-                let _ = writeln!(text, "#    Once after it: {iptables} {hook}");
-            }
-        }
         for (table, new, old) in [("raw", &self.raw, &old.raw), ("filter", &self.filter, &old.filter)] {
             let changed: Vec<_> = new.iter().filter(|(name, rules)| old.get(*name) != Some(rules)).collect();
             let gone: Vec<_> = old.keys().filter(|name| !new.contains_key(*name)).collect();

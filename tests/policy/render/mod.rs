@@ -6,6 +6,7 @@ mod golden;
 mod kuryr;
 mod nft;
 mod openflow;
+mod reload;
 mod security_groups;
 mod tables;
 mod xtables;

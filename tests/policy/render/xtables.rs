@@ -64,6 +64,8 @@ struct Packet<'a> {
     flow: &'a FlowKey,
     interfaces: [&'a str; 2],
     mark: u32,
+    /// Whether the node's routes to the source name another interface.
+    is_forged: bool,
 }
 
 /// Result of a chain.
@@ -82,20 +84,30 @@ impl System for Xtables {
     /// Runs the chain for forwarded packets.
     fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool {
         let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
-        let mut packet = Packet { flow, interfaces, mark: 0x4000 };
-        let end = self.run(chains, "palisade-forward", &mut packet);
+        let mut packet = Packet { flow, interfaces, mark: 0x4000, is_forged: false };
+        let end = self.run(chains, ["filter", "palisade-forward"], &mut packet);
         assert_eq!(packet.mark & !0x1_0000, 0x4000, "the mark of others changes");
         end == End::Returned
     }
 }
 
 impl Xtables {
-    /// Runs one file.
-    fn run_file(&mut self, file: &str, text: &str) {
+    /// Tests whether the guard and the chain for forwarded packets let a packet pass with a forged source.
+    pub(super) fn passes_forged(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool {
+        let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut packet = Packet { flow, interfaces, mark: 0, is_forged: true };
+        self.run(chains, ["raw", "palisade-guard"], &mut packet) == End::Returned
+            && self.passes(flow, interfaces)
+    }
+
+    /// Runs one file, or a part of it that changes at once.
+    pub(super) fn run_file(&mut self, file: &str, text: &str) {
         match file {
-            "palisade.ipset" | "palisade.ipset-unused" => text.lines().for_each(|line| self.ipset(line)),
-            "palisade.iptables" => restore(&mut self.v4, text),
-            "palisade.ip6tables" => restore(&mut self.v6, text),
+            "palisade.ipset" | "palisade.ipset-final" | "palisade.ipset-unused" => {
+                text.lines().for_each(|line| self.ipset(line));
+            }
+            "palisade.iptables" | "palisade.iptables-final" => restore(&mut self.v4, text),
+            "palisade.ip6tables" | "palisade.ip6tables-final" => restore(&mut self.v6, text),
             other => panic!("{other}"),
         }
         for (chains, family) in [(&self.v4, "inet"), (&self.v6, "inet6")] {
@@ -108,10 +120,13 @@ impl Xtables {
         match words[..] {
             [""] | ["#", ..] => {}
             ["create", name, "hash:net", "family", family, "maxelem", _] => {
-                let set = IpSet { family: family.to_owned(), entries: BTreeMap::new() };
-                assert!(name.len() <= 31 && self.sets.insert(name.to_owned(), set).is_none(), "{line}");
+                // With -exist an equal set is no error.
+                let new = || IpSet { family: family.to_owned(), entries: BTreeMap::new() };
+                let set = self.sets.entry(name.to_owned()).or_insert_with(new);
+                assert!(name.len() <= 31 && set.family == family, "{line}");
             }
             ["flush", name] => self.sets.get_mut(name).unwrap().entries.clear(),
+            // A set that a rule matches is found missing by the check of names.
             ["destroy", name] => assert!(self.sets.remove(name).is_some(), "{line}"),
             ["add", name, entry, ref option @ ..] => {
                 assert!(option.is_empty() || option == ["nomatch"], "{line}");
@@ -129,8 +144,8 @@ impl Xtables {
         }
     }
 
-    fn run(&self, chains: &Tables, chain: &str, packet: &mut Packet<'_>) -> End {
-        for rule in &chains[&("filter".to_owned(), chain.to_owned())] {
+    fn run(&self, chains: &Tables, [table, chain]: [&str; 2], packet: &mut Packet<'_>) -> End {
+        for rule in &chains[&(table.to_owned(), chain.to_owned())] {
             if !rule.matches.iter().all(|(is_equal, one)| self.matches(one, packet) == *is_equal) {
                 continue;
             }
@@ -139,9 +154,9 @@ impl Xtables {
                 Target::Return => return End::Returned,
                 Target::SetMark { value, mask } => packet.mark = packet.mark & !mask ^ value,
                 // The end of a chain reached by -g is the end of this one.
-                Target::Goto(next) => return self.run(chains, next, packet),
+                Target::Goto(next) => return self.run(chains, [table, next], packet),
                 Target::Jump(next) => {
-                    if self.run(chains, next, packet) == End::Dropped {
+                    if self.run(chains, [table, next], packet) == End::Dropped {
                         return End::Dropped;
                     }
                 }
@@ -172,7 +187,8 @@ impl Xtables {
                 holding.max_by_key(|(prefix, _)| prefix.prefix_len()).is_some_and(|(_, is_in)| *is_in)
             }
             Match::Mark { value, mask } => packet.mark & mask == *value,
-            Match::Icmp6Type | Match::ReversePath => panic!("{one:?} for a forwarded packet"),
+            Match::ReversePath => packet.is_forged,
+            Match::Icmp6Type => panic!("{one:?} for a forwarded packet"),
         }
     }
 }

@@ -1,0 +1,160 @@
+//! Renderings in the kernel: its own packet filters between pods that it routes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use palisade::dataplane::Mac;
+
+use super::{AFTER, ALWAYS, BEFORE, BLOCKED_TOO, FRAGMENTED, Pods, RANGE, connected, is_answered, sorted};
+use crate::support::{PATIENCE, SILENCE, beside_others};
+use crate::tools::run_if_installed;
+
+/// Blocks beside that of the pod, all of lower addresses.
+const BLOCKS: usize = 4000;
+/// Loads of the same state.
+const RELOADS: usize = 5;
+
+/// Pods that the kernel of the node routes between, in both families.
+fn routed() -> Pods {
+    let pods = Pods::up();
+    pods.node.route(Mac([2, 0, 0, 0, 0, 1])).unwrap();
+    let mut script = "sysctl -qw net.ipv6.conf.all.forwarding=1\n".to_owned();
+    for pod in pods.lab.pods() {
+        let (end, address) = (&pod.plan().host_interface, pod.v6());
+        script.push_str(&format!("sysctl -qw net.ipv6.conf.{end}.disable_ipv6=0\n"));
+        script.push_str(&format!("ip address add fe80::1/64 dev {end} nodad\n"));
+        script.push_str(&format!("ip route add {address} dev {end}\n"));
+    }
+    pods.shell(&script);
+    pods
+}
+
+#[test]
+fn nftables_decides_as_the_tables() {
+    let Some(_beside_others) = beside_others() else { return };
+    if run_if_installed("nft", &["--version"], b"").is_none() {
+        return;
+    }
+    let pods = routed();
+    let old = pods.manifests("old.yaml", RANGE);
+    let new = pods.manifests("new.yaml", BLOCKED_TOO);
+    let load = |arguments: &[&str]| {
+        let file = pods.render("nftables", arguments).join("palisade.nft");
+        pods.run(&format!("nft -f {}", file.display()));
+    };
+    load(&[&old]);
+    pods.check(&[&ALWAYS[..], &BEFORE].concat());
+    pods.check_icmp_and_node();
+    connections_may_begin_in_fragments(&pods);
+    load(&["--since", &old, &new]);
+    pods.check(&[&ALWAYS[..], &AFTER].concat());
+    let changed = pods.run("nft --stateless list ruleset");
+    load(&[&new]);
+    assert_eq!(sorted(&changed), sorted(&pods.run("nft --stateless list ruleset")));
+    pods.guards_against_forged_addresses(|| {
+        pods.shell("nft flush chain ip palisade guard; nft flush chain ip6 palisade guard");
+    });
+}
+
+#[test]
+fn iptables_decides_as_the_tables() {
+    let Some(_beside_others) = beside_others() else { return };
+    for variant in ["iptables-legacy", "iptables-nft"] {
+        if run_if_installed(variant, &["--version"], b"").is_none()
+            || run_if_installed("ipset", &["--version"], b"").is_none()
+        {
+            return;
+        }
+        let pods = routed();
+        let variants = [variant.to_owned(), variant.replace("ip", "ip6")];
+        let old = pods.manifests("old.yaml", RANGE);
+        let new = pods.manifests("new.yaml", BLOCKED_TOO);
+        // Interfaces of two pods are named, and the others are found by their addresses.
+        let interfaces = pods.interfaces(&["db", "client"]);
+        let render = |arguments: &[&str]| {
+            let files = pods.render("iptables", &[&["--interfaces", &interfaces], arguments].concat());
+            files.display().to_string()
+        };
+        let load_files = |files: &str, ends: &[&str]| {
+            for end in ends {
+                pods.run(&format!("ipset -exist restore -file {files}/palisade.ipset{end}"));
+                for (variant, name) in variants.iter().zip(["iptables", "ip6tables"]) {
+                    pods.run(&format!("{variant}-restore --noflush {files}/palisade.{name}{end}"));
+                }
+            }
+            pods.run(&format!("ipset -exist restore -file {files}/palisade.ipset-unused"));
+        };
+        let load_whole = |state: &str| load_files(&render(&[state]), &["", "-final"]);
+        let state = || {
+            let saved = variants.each_ref().map(|variant| pods.run(&format!("{variant}-save")));
+            without_counters(&sorted(&(saved.concat() + &pods.run("ipset save"))))
+        };
+        load_whole(&old);
+        for variant in &variants {
+            pods.run(&format!("{variant} -t raw -I PREROUTING -j palisade-guard"));
+            pods.run(&format!("{variant} -I FORWARD -j palisade-forward"));
+            pods.run(&format!("{variant} -I INPUT -j palisade-input"));
+        }
+        pods.check(&[&ALWAYS[..], &BEFORE].concat());
+        pods.check_icmp_and_node();
+        connections_may_begin_in_fragments(&pods);
+        load_files(&render(&["--since", &old, &new]), &[""]);
+        pods.check(&[&ALWAYS[..], &AFTER].concat());
+        let changed = state();
+        load_whole(&new);
+        assert_eq!(changed, state(), "{variant}");
+        let large = pods.manifests("large.yaml", &many_blocks());
+        let files = render(&[&large]);
+        load_files(&files, &["", "-final"]);
+        no_gap(&pods, || (0..RELOADS).for_each(|_| load_files(&files, &["", "-final"])));
+        pods.guards_against_forged_addresses(|| {
+            variants.iter().for_each(|variant| _ = pods.run(&format!("{variant} -t raw -F palisade-guard")));
+        });
+    }
+}
+
+/// Asserts that the first datagram of an allowed flow passes in fragments: the kernel joins them before its rules.
+fn connections_may_begin_in_fragments(pods: &Pods) {
+    for address in pods.addresses("db") {
+        let socket = connected(&pods.pod("client"), address, 5353);
+        assert!(is_answered(&socket, FRAGMENTED, PATIENCE), "{address}");
+    }
+}
+
+/// Rule that admits a pod by the last of many blocks: its set takes long to fill.
+fn many_blocks() -> String {
+    let others = (0..BLOCKS).map(|n| format!("{{ipBlock: {{cidr: 10.{}.{}.0/24}}}}", n / 256, n % 256));
+    let others: Vec<String> = others.collect();
+    format!(
+        "  - from: [{}, {{ipBlock: {{cidr: BLOCKED4/32}}}}]\n    ports: [{{protocol: UDP, port: 5353}}]\n",
+        others.join(", ")
+    )
+}
+
+/// Asserts that a pod opens flows without a pause while `reload` runs.
+fn no_gap(pods: &Pods, reload: impl FnOnce()) {
+    let (blocked, [db, _]) = (pods.pod("blocked"), pods.addresses("db"));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let opener = scope.spawn(|| {
+            let mut opened = 0;
+            // Each flow has a port of its own, so none belongs to a tracked connection.
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(is_answered(&connected(&blocked, db, 5353), 10, SILENCE), "after {opened} flows");
+                opened += 1;
+            }
+            opened
+        });
+        reload();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(opener.join().unwrap() > 100);
+    });
+}
+
+/// Lines without the counters and the seeds of hashes, which differ.
+fn without_counters(lines: &[String]) -> Vec<String> {
+    let lines = lines
+        .iter()
+        .map(|line| line.split(" [").next().unwrap().split(" hashsize").next().unwrap().to_owned());
+    lines.collect()
+}
