@@ -126,7 +126,7 @@ fn check_sizes(state: &State) -> Result<(), RenderError> {
     let most = counts.iter().max_by_key(|(_, count)| **count).map_or("", |(rule, _)| *rule);
     Err(RenderError::Inexpressible {
         pod: pod.clone(),
-        rule: most.to_owned(),
+        rule: most.trim_matches('"').to_owned(),
         problem: format!("its policy map would have {} entries, and Cilium holds {POLICY_MAX}", policy.len()),
     })
 }

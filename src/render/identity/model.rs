@@ -73,7 +73,7 @@ impl Service {
 pub(super) struct Value {
     /// Verdict.
     pub(super) verdict: Verdict,
-    /// Rule, in words.
+    /// Rule in words, as JSON.
     pub(super) derived_from: Rc<str>,
 }
 

@@ -4,11 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use serde_json::json;
+
 use super::model::{Entries, Key, Value};
 use super::peers::{HOST, Peers};
 use super::template::{self, Slot};
-use crate::ids::{AclId, RowId, RuleId};
-use crate::render::plan::comment;
+use crate::ids::{AclId, ClassId, RowId, RuleId};
 use crate::tables::{Acl, Decision, Direction, RuleTables};
 
 /// Identity that stands for all others.
@@ -16,6 +17,9 @@ const WILDCARD: u32 = 0;
 
 /// Table of a direction, and the addresses of the host of its pods.
 type Source = (Direction, AclId, Vec<IpAddr>);
+
+/// Most characters of a rule in words. The origin of a denial may name many policies.
+const TITLE_MAX: usize = 120;
 
 /// Entries of directions, each once.
 pub(super) struct Halves<'a> {
@@ -64,7 +68,7 @@ impl<'a> Halves<'a> {
 
     fn build(&mut self, direction: Direction, acl: AclId, hosts: &[IpAddr]) -> Entries {
         let acl = &self.tables.acls[&acl];
-        let default = acl.row(crate::ids::ClassId::WORLD);
+        let default = acl.row(ClassId::WORLD);
         let rows: BTreeSet<RowId> = acl.rows.values().copied().chain([acl.default]).collect();
         let rows: Vec<_> = rows.iter().map(|row| &self.tables.rows[row]).collect();
         let mut entries = Entries::new();
@@ -117,6 +121,15 @@ impl<'a> Halves<'a> {
     fn title(&mut self, decision: Decision) -> Rc<str> {
         let rules = &self.tables.rules;
         let title = self.titles.entry(decision.rule());
-        Rc::clone(title.or_insert_with_key(|rule| comment(&rules[rule].to_string()).into()))
+        Rc::clone(
+            title.or_insert_with_key(|rule| json!(shortened(&rules[rule].to_string())).to_string().into()),
+        )
+    }
+}
+
+fn shortened(title: &str) -> String {
+    match title.char_indices().nth(TITLE_MAX) {
+        None => title.to_owned(),
+        Some(_) => title.chars().take(TITLE_MAX - 3).chain("...".chars()).collect(),
     }
 }

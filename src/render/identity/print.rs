@@ -122,19 +122,26 @@ fn list<T>(
     print: impl Fn(&mut String, T),
 ) {
     let _ = write!(text, "{indent}\"{name}\": [");
-    let mut is_empty = true;
-    for item in items {
-        text.push_str(if is_empty { "\n" } else { ",\n" });
-        text.push_str(indent);
-        text.push(' ');
-        print(text, item);
-        is_empty = false;
-    }
-    if !is_empty {
-        text.push('\n');
-        text.push_str(indent);
+    let start = text.len();
+    separated(text, &format!("{indent} "), items, print);
+    if text.len() > start {
+        let _ = write!(text, "\n{indent}");
     }
     text.push(']');
+}
+
+/// Prints items, each on a line.
+fn separated<T>(
+    text: &mut String,
+    indent: &str,
+    items: impl Iterator<Item = T>,
+    print: impl Fn(&mut String, T),
+) {
+    for (place, item) in items.enumerate() {
+        text.push_str(if place == 0 { "\n" } else { ",\n" });
+        text.push_str(indent);
+        print(text, item);
+    }
 }
 
 fn identity(text: &mut String, number: u32, labels: Option<&Vec<String>>) {
@@ -155,9 +162,9 @@ fn cached(text: &mut String, prefix: &IpNet, number: Option<u32>) {
 
 /// Prints entries of a policy map.
 fn entries<T>(text: &mut String, name: &str, items: impl Iterator<Item = T>, print: impl Fn(&mut String, T)) {
-    let _ = write!(text, "{{\"policy\":{},", json!(name));
-    list(text, "  ", "entries", items, print);
-    text.push('}');
+    let _ = write!(text, "{{\"policy\":{},\"entries\":[", json!(name));
+    separated(text, "   ", items, print);
+    text.push_str("]}");
 }
 
 fn entry(text: &mut String, key: &Key, value: Option<&Value>) {
@@ -175,8 +182,7 @@ fn entry(text: &mut String, key: &Key, value: Option<&Value>) {
             Verdict::Allow => "allow",
             Verdict::Deny => "deny",
         };
-        // The text has no characters that JSON escapes.
-        let _ = write!(text, ",\"action\":\"{action}\",\"derived_from\":\"{}\"", value.derived_from);
+        let _ = write!(text, ",\"action\":\"{action}\",\"derived_from\":{}", value.derived_from);
     }
     text.push('}');
 }
