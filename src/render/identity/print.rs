@@ -32,7 +32,7 @@ pub(super) fn state(state: &State) -> String {
     });
     text.push_str(",\n");
     list(&mut text, " ", "policies", state.policies.iter(), |text, (name, policy)| {
-        entries(text, name, policy.entries(), |text, (key, value)| entry(text, key, Some(value)));
+        entries(text, "  ", name, policy.entries(), |text, (key, value)| entry(text, key, Some(value)));
     });
     text.push_str(",\n");
     list(&mut text, " ", "endpoints", state.endpoints.iter(), |text, (name, value)| {
@@ -51,7 +51,7 @@ pub(super) fn changes(changes: &Changes) -> String {
     });
     text.push_str(",\n");
     list(&mut text, "  ", "policies", changes.policies.iter(), |text, (name, written)| {
-        entries(text, name, written.iter(), |text, (key, value)| entry(text, key, Some(value)));
+        entries(text, "   ", name, written.iter(), |text, (key, value)| entry(text, key, Some(value)));
     });
     text.push_str(",\n");
     list(&mut text, "  ", "ipcache", changes.ipcache.written.iter(), |text, (prefix, number)| {
@@ -71,7 +71,7 @@ pub(super) fn changes(changes: &Changes) -> String {
     });
     text.push_str(",\n");
     list(&mut text, "  ", "entries", changes.deleted_entries.iter(), |text, (name, deleted)| {
-        entries(text, name, deleted.iter(), |text, key| entry(text, key, None));
+        entries(text, "   ", name, deleted.iter(), |text, key| entry(text, key, None));
     });
     text.push_str(",\n");
     list(&mut text, "  ", "policies", changes.deleted_policies.iter(), |text, name| {
@@ -121,27 +121,30 @@ fn list<T>(
     items: impl Iterator<Item = T>,
     print: impl Fn(&mut String, T),
 ) {
-    let _ = write!(text, "{indent}\"{name}\": [");
+    let _ = write!(text, "{indent}\"{name}\": ");
+    listed(text, indent, "", items, print);
+}
+
+/// Prints items behind a text, each on a line.
+fn listed<T>(
+    text: &mut String,
+    indent: &str,
+    before: &str,
+    items: impl Iterator<Item = T>,
+    print: impl Fn(&mut String, T),
+) {
+    text.push_str(before);
+    text.push('[');
     let start = text.len();
-    separated(text, &format!("{indent} "), items, print);
+    for item in items {
+        text.push_str(if text.len() == start { "\n" } else { ",\n" });
+        let _ = write!(text, "{indent} ");
+        print(text, item);
+    }
     if text.len() > start {
         let _ = write!(text, "\n{indent}");
     }
     text.push(']');
-}
-
-/// Prints items, each on a line.
-fn separated<T>(
-    text: &mut String,
-    indent: &str,
-    items: impl Iterator<Item = T>,
-    print: impl Fn(&mut String, T),
-) {
-    for (place, item) in items.enumerate() {
-        text.push_str(if place == 0 { "\n" } else { ",\n" });
-        text.push_str(indent);
-        print(text, item);
-    }
 }
 
 fn identity(text: &mut String, number: u32, labels: Option<&Vec<String>>) {
@@ -161,10 +164,16 @@ fn cached(text: &mut String, prefix: &IpNet, number: Option<u32>) {
 }
 
 /// Prints entries of a policy map.
-fn entries<T>(text: &mut String, name: &str, items: impl Iterator<Item = T>, print: impl Fn(&mut String, T)) {
-    let _ = write!(text, "{{\"policy\":{},\"entries\":[", json!(name));
-    separated(text, "   ", items, print);
-    text.push_str("]}");
+fn entries<T>(
+    text: &mut String,
+    indent: &str,
+    name: &str,
+    items: impl Iterator<Item = T>,
+    print: impl Fn(&mut String, T),
+) {
+    let _ = write!(text, "{{\"policy\":{},", json!(name));
+    listed(text, indent, "\"entries\":", items, print);
+    text.push('}');
 }
 
 fn entry(text: &mut String, key: &Key, value: Option<&Value>) {

@@ -1,8 +1,13 @@
 //! Identities and policy maps for small clusters: numbers, splits, masked ports, denials, hosts, changes and limits.
 
+use std::collections::BTreeSet;
+
+use palisade::ids::{AclId, ClassId, RowId, RuleId};
+use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::objects::Object;
 use palisade::policy::{Compiler, Options};
 use palisade::render::{ClusterState, Format, RenderOptions, render};
+use palisade::tables::{Acl, Decision, PodName, PortSpan, Row, RuleTables};
 
 use super::System;
 use super::identity::{Cilium, Key};
@@ -116,6 +121,89 @@ fn a_denial_for_everyone_is_an_entry_and_one_with_exceptions_leaves_the_rest_all
     let found = entries(&system, "default/web");
     let is_denied = |number: u32| found.contains(&format!("out {number} 6 22/ffff deny"));
     assert!(is_denied(9) && is_denied(10) && !is_denied(client), "{found:?}");
+}
+
+#[test]
+fn a_denial_for_every_address_with_an_exception_leaves_the_other_traffic_of_all_protocols() {
+    let pods = pod("web", "web", &["10.1.0.1"]) + &pod("client", "client", &["10.1.0.2"]);
+    let objects = objects(&pods);
+    let compiler = Compiler::from_objects(objects.iter().cloned(), Options::default());
+    // Tables in which everyone but the client is denied a port, which the policies of today cannot ask for.
+    let maps = |client: Option<RowId>| {
+        let mut tables = compiler.tables().clone();
+        let (allow, deny) = (Decision::allow(RuleId(0)), Decision::deny(RuleId(0)));
+        let mut row = Row::uniform(allow);
+        tables.rows.insert(RowId(10), row.clone());
+        row.tcp.push(PortSpan { first: 22, last: 22, decision: deny });
+        tables.rows.insert(RowId(11), row);
+        tables.prefixes.insert("10.1.0.2/32".parse().unwrap(), ClassId(1));
+        let rows = client.into_iter().map(|row| (ClassId(1), row)).collect();
+        tables.acls.insert(AclId(10), Acl { rows, default: RowId(11) });
+        tables.pods.get_mut(&PodName::new("default", "web")).unwrap().ingress = AclId(10);
+        tables.check().unwrap();
+        let state = ClusterState { tables: &tables, objects: &objects };
+        let mut system = Cilium::default();
+        system.load(&render(Format::Identity, state, &RenderOptions::default()).unwrap());
+        system
+    };
+    // A denial of the wildcard identity would win over the client's entry.
+    let system = maps(Some(RowId(10)));
+    let found = entries(&system, "default/web");
+    let client = system.endpoints["default/client"].identity;
+    assert!(!found.iter().any(|line| line.ends_with("deny")), "{found:?}");
+    assert!(found.contains(&format!("in {client} 6 22/ffff allow")), "{found:?}");
+    assert!(
+        found.contains(&"in 0 1 0/0000 allow".to_owned())
+            && found.contains(&"in 0 6 32768/8000 allow".to_owned())
+    );
+    let (from, to) = ("10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap());
+    let other = "192.0.2.1".parse().unwrap();
+    for (src, protocol, port, expected) in [
+        (from, Protocol::TCP, 22, true),
+        (other, Protocol::TCP, 22, false),
+        (other, Protocol::TCP, 23, true),
+        (other, Protocol::TCP, 21, true),
+        (other, Protocol::UDP, 22, true),
+        (other, Protocol(0), 0, true),
+        (other, Protocol(255), 0, true),
+    ] {
+        let flow = FlowKey { src, dst: to, protocol, src_port: 40_000, dst_port: port };
+        assert_eq!(system.passes(&flow, ["", ""]), expected, "{flow}");
+    }
+    // Without the exception, one entry denies.
+    let found = entries(&maps(None), "default/web");
+    assert_eq!(found[..2], ["in 0 any 0/0000 allow", "in 0 6 22/ffff deny"]);
+}
+
+#[test]
+fn tables_with_another_default_row_are_the_same_maps() {
+    let cluster = pod("web", "web", &["10.1.0.1"])
+        + &pod("client", "client", &["10.1.0.2"])
+        + &policy(
+            "web",
+            "web",
+            "ingress: [{from: [{podSelector: {matchLabels: {app: client}}}, {ipBlock: {cidr: 192.0.2.0/24}}]}]",
+        );
+    let objects = objects(&cluster);
+    let compiler = Compiler::from_objects(objects.iter().cloned(), Options::default());
+    let text = |tables: &RuleTables| {
+        let state = ClusterState { tables, objects: &objects };
+        render(Format::Identity, state, &RenderOptions::default()).unwrap()
+    };
+    let mut tables = compiler.tables().clone();
+    let classes: BTreeSet<ClassId> = tables.prefixes.values().copied().chain([ClassId::WORLD]).collect();
+    let ids: Vec<AclId> = tables.acls.keys().copied().collect();
+    let mut changed = 0;
+    for id in ids {
+        let acl = tables.acls[&id].clone();
+        let Some(default) = acl.rows.values().find(|row| **row != acl.default).copied() else { continue };
+        let rows = classes.iter().map(|&class| (class, acl.row(class))).filter(|(_, row)| *row != default);
+        tables.acls.insert(id, Acl { rows: rows.collect(), default });
+        changed += 1;
+    }
+    assert!(changed > 0);
+    tables.check().unwrap();
+    assert_eq!(text(&tables), text(compiler.tables()));
 }
 
 /// Node with an address.
