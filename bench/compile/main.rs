@@ -33,6 +33,7 @@ const CASES: [Case; 14] = [
     ("render-nftables-10k", |smoke| render::measure(if smoke { 500 } else { 10_000 }, Format::Nftables)),
     ("render-iptables-10k", |smoke| render::measure(if smoke { 500 } else { 10_000 }, Format::Iptables)),
     ("render-openflow-10k", |smoke| render::measure(if smoke { 500 } else { 10_000 }, Format::Openflow)),
+    ("render-identity-10k", |smoke| render::measure(if smoke { 500 } else { 10_000 }, Format::Identity)),
     ("render-contiv-1k", |smoke| render::measure(if smoke { 500 } else { 1_000 }, Format::Contiv)),
     ("render-security-groups-10k", |smoke| {
         render::measure(if smoke { 500 } else { 10_000 }, Format::SecurityGroups)

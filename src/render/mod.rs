@@ -4,6 +4,7 @@
 //! with the commands for the changed parts alone. A system that cannot express the tables is refused by name.
 
 mod contiv;
+mod identity;
 mod iptables;
 mod nftables;
 mod openflow;
@@ -34,12 +35,20 @@ pub enum Format {
     Openflow,
     /// Security groups of `OpenStack` Neutron, as Kuryr makes them.
     SecurityGroups,
+    /// Identities, address-to-identity cache and policy maps of Cilium.
+    Identity,
 }
 
 impl Format {
     /// All formats, in the order of printing.
-    pub const ALL: [Format; 5] =
-        [Format::Nftables, Format::Iptables, Format::Contiv, Format::Openflow, Format::SecurityGroups];
+    pub const ALL: [Format; 6] = [
+        Format::Nftables,
+        Format::Iptables,
+        Format::Contiv,
+        Format::Openflow,
+        Format::SecurityGroups,
+        Format::Identity,
+    ];
 
     /// Name on the command line, and what it prints.
     pub fn describe(self) -> (&'static str, &'static str) {
@@ -62,6 +71,10 @@ impl Format {
             Format::SecurityGroups => (
                 "security-groups",
                 "JSON: security groups of Neutron and KuryrNetPolicies, in the shape of OpenStack Kuryr",
+            ),
+            Format::Identity => (
+                "identity",
+                "JSON: identities, address-to-identity cache and policy maps, in the shape of Cilium",
             ),
         }
     }
@@ -119,6 +132,7 @@ fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part
         Format::Contiv => parts::<contiv::State>(old, new),
         Format::Openflow => parts::<openflow::Flows>(old, new),
         Format::SecurityGroups => parts::<security_groups::State>(old, new),
+        Format::Identity => parts::<identity::State>(old, new),
     }
 }
 

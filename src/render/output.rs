@@ -83,6 +83,16 @@ pub enum RenderError {
         /// Limit.
         max: usize,
     },
+    /// Map with too many entries.
+    #[error("the {map} would have {found} entries, and Cilium holds {max}")]
+    MapTooLarge {
+        /// Map.
+        map: &'static str,
+        /// Number of entries.
+        found: usize,
+        /// Limit.
+        max: usize,
+    },
     /// Address with too many rule lists.
     #[error("pods with {found} different rule lists claim the address {address}, and its flows hold {max}")]
     TooManyLists {

@@ -3,6 +3,8 @@
 
 mod contiv;
 mod golden;
+mod identity;
+mod identity_maps;
 mod kuryr;
 mod nft;
 mod openflow;
@@ -16,6 +18,7 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 
 use contiv::Contiv;
+use identity::Cilium;
 use nft::Nft;
 use openflow::Bridge;
 use palisade::net::flow::FlowKey;
@@ -58,6 +61,7 @@ fn system(format: Format) -> Box<dyn System> {
         Format::Contiv => Box::<Contiv>::default(),
         Format::Openflow => Box::<Bridge>::default(),
         Format::SecurityGroups => Box::<Neutron>::default(),
+        Format::Identity => Box::<Cilium>::default(),
     }
 }
 
@@ -143,7 +147,7 @@ impl Tally {
             let percent = match format {
                 Format::Contiv => contiv_percent,
                 Format::SecurityGroups => groups_percent,
-                Format::Nftables | Format::Iptables | Format::Openflow => 100,
+                Format::Nftables | Format::Iptables | Format::Openflow | Format::Identity => 100,
             };
             let found = self.0.get(&format).copied().unwrap_or(0);
             assert!(found * 100 >= whole * percent, "{format:?} was compared on {found} of {whole}");
