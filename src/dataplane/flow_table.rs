@@ -32,7 +32,7 @@ impl FlowTable {
                 policy_epoch: Generation(0),
                 state: FlowState::UdpTwoWay,
                 tcp: None,
-                translated: false,
+                virtual_end: None,
                 hops: [None; 2],
             };
             let hash = self.table.hash(&key);

@@ -100,12 +100,9 @@ impl Sum {
     /// Folds the sum to 16 bits, ones' complement, in host order; not inverted.
     #[inline]
     pub fn fold(self) -> u16 {
-        let mut sum = self.0;
-        sum = (sum & 0xffff_ffff) + (sum >> 32);
-        sum = (sum & 0xffff_ffff) + (sum >> 32);
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        u16::from_be(((sum & 0xffff) + (sum >> 16)) as u16)
+        // Of a word and the same with its halves exchanged, the upper half of the sum has the carry of the lower one.
+        let halves = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
+        u16::from_be((halves.wrapping_add(halves.rotate_left(16)) >> 16) as u16)
     }
 
     /// Returns the checksum: the inverted fold.

@@ -13,6 +13,8 @@ mod publish;
 mod quota;
 #[path = "table/mod.rs"]
 mod table;
+#[path = "virtual_end.rs"]
+mod virtual_end;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,7 +82,7 @@ fn flow(owner_port: u16) -> NewFlow {
         policy_epoch: Generation(1),
         state: FlowState::UdpOneWay,
         tcp: None,
-        translated: false,
+        virtual_end: None,
         hops: [None; 2],
     }
 }

@@ -21,6 +21,7 @@ pub(super) mod storage;
 mod table;
 mod tcp;
 mod timeouts;
+mod virtual_end;
 
 mod parts;
 

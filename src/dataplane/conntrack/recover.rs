@@ -7,6 +7,7 @@
 
 use super::table::{Conntrack, FREE, Slot, TOMBSTONE, tag_of};
 use crate::ids::Generation;
+use crate::net::address::is_v4;
 
 /// Result of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,6 +45,11 @@ impl Conntrack {
             return false;
         }
         self.entry(slot).intact_key(newest).is_some_and(|key| {
+            let (virtual_address, _) = self.virtual_end(slot);
+            let is_translated = self.entry(slot).flow_word(true).is_translated();
+            if is_translated && is_v4(virtual_address) != key.is_v4() {
+                return false;
+            }
             let hash = self.hash(&key);
             let bucket = slot.bucket();
             tag == tag_of(hash) && (bucket == self.first_bucket(hash) || bucket == self.second_bucket(hash))

@@ -1,7 +1,7 @@
 //! The file that holds the table, so that flows outlive the process.
 //!
 //! ```text
-//!   DIRECTORY/table    [header: a page][buckets][entries]    mapped, locked by the process that uses it
+//!   DIRECTORY/table    [header: a page][buckets][entries][virtual ends]    mapped, locked by the process that uses it
 //! ```
 //!
 //! The header has everything that a process must have in common with the previous one to read its table:
@@ -21,14 +21,16 @@ use super::entry::Entry;
 use super::key::HashSeed;
 use super::recover::Recovered;
 use super::table::{BUCKET_SLOTS, BucketTags, Conntrack};
+use super::virtual_end::VirtualEnd;
 use crate::dataplane::ConntrackSettings;
 use crate::ids::Generation;
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
 /// Version of the layout of entries and buckets and of the key hash. A process reads no file with another
 /// version.
-const LAYOUT: u32 = 3;
-const _: () = assert!(size_of::<Entry>() == 128, "another size needs another LAYOUT");
+const LAYOUT: u32 = 4;
+const _: () =
+    assert!(size_of::<Entry>() == 128 && size_of::<VirtualEnd>() == 32, "other sizes need another LAYOUT");
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
 /// Offset of the last generation in the header's page: its value, and behind it its complement.
@@ -133,9 +135,9 @@ impl Storage {
             io::ErrorKind::WouldBlock => StorageError::Taken { path: directory.to_owned() },
             _ => io("mapped")(source),
         });
-        let (memory, tags, entries) = mapped?;
+        let (memory, tags, entries, virtual_ends) = mapped?;
         let huge = huge_pages && memory.collapse();
-        let table = Conntrack::of(tags, entries, seed, settings);
+        let table = Conntrack::of(tags, (entries, virtual_ends), seed, settings);
         let storage = Storage { directory: directory.to_owned(), file: shared, id: header.id, _lock: lock };
         let mut stored = Stored {
             table,
@@ -270,19 +272,23 @@ fn create(path: &Path, buckets: usize) -> Result<(File, Header), StorageError> {
     Ok((file, header))
 }
 
-/// Maps the buckets and entries of a file.
-fn map(file: File, buckets: usize) -> io::Result<(FileMemory, HugeArray<BucketTags>, HugeArray<Entry>)> {
+/// Parts of a file in memory.
+type Parts = (FileMemory, HugeArray<BucketTags>, HugeArray<Entry>, HugeArray<VirtualEnd>);
+
+/// Maps the parts of a file.
+fn map(file: File, buckets: usize) -> io::Result<Parts> {
     let bytes = file_bytes(buckets).ok_or(io::ErrorKind::OutOfMemory)?;
     let mut memory = FileMemory::map(file, bytes)?;
     memory.skip(HEADER_BYTES);
     let tags = memory.take(buckets, BucketTags::from_words)?;
     let entries = memory.take(buckets * BUCKET_SLOTS, Entry::from_words)?;
-    Ok((memory, tags, entries))
+    let virtual_ends = memory.take(buckets * BUCKET_SLOTS, VirtualEnd::from_words)?;
+    Ok((memory, tags, entries, virtual_ends))
 }
 
 /// Length of a file with this many buckets, in whole huge pages.
 fn file_bytes(buckets: usize) -> Option<usize> {
-    let of_bucket = size_of::<BucketTags>() + BUCKET_SLOTS * size_of::<Entry>();
+    let of_bucket = size_of::<BucketTags>() + BUCKET_SLOTS * (size_of::<Entry>() + size_of::<VirtualEnd>());
     let bytes = buckets.checked_mul(of_bucket)?.checked_add(HEADER_BYTES + size_of::<Entry>())?;
     bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
 }

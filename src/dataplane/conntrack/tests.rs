@@ -46,7 +46,7 @@ fn flow(owner_port: u16, state: FlowState) -> NewFlow {
         policy_epoch: Generation(1),
         state,
         tcp: None,
-        translated: false,
+        virtual_end: None,
         hops: [None; 2],
     }
 }

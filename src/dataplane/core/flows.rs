@@ -8,7 +8,6 @@ use crossbeam::channel::bounded;
 use super::Core;
 use crate::dataplane::conntrack::{Conntrack, Entry, FlowState, Key, QuotaClass, Side, Slot};
 use crate::dataplane::fib::effective_acls::Flow;
-use crate::dataplane::service::{BindingKey, Bindings};
 use crate::dataplane::stats::FlowEventQueue;
 use crate::dataplane::worker::mailbox::{Command, SlotAndKey};
 use crate::dataplane::{EndedFlow, EndedFlows, FlowCount, FlowCounters, FlowInfo, FlowsLeft};
@@ -39,10 +38,9 @@ impl Core {
     /// not disturbed: flows that come and go meanwhile may be missed.
     pub(in crate::dataplane) fn flows(&self, now_ms: u32, see: &mut dyn FnMut(FlowInfo) -> bool) {
         let conntrack = &self.shared.conntrack;
-        let bindings = &self.shared.bindings;
         conntrack.for_each(|slot, key, entry| {
-            let virtual_end = || virtual_end(conntrack, bindings, key, entry);
-            see(FlowInfo { service: virtual_end(), ..info(conntrack, slot, key, entry, now_ms) })
+            let service = virtual_end(conntrack, slot, key, entry);
+            see(FlowInfo { service, ..info(conntrack, slot, key, entry, now_ms) })
         });
     }
 
@@ -171,12 +169,10 @@ fn info(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry, now_ms: u32
     }
 }
 
-/// Virtual address that the initiator of a flow has sent to, if it has and the address is known.
-fn virtual_end(conntrack: &Conntrack, bindings: &Bindings, key: &Key, entry: &Entry) -> Option<SocketAddr> {
-    if !entry.flow_word(true).is_translated() {
-        return None;
-    }
-    let client_is_low = entry.sender(true) == Side::Initiator;
-    let binding = bindings.find(&BindingKey::reverse(key, client_is_low, conntrack.hash(key)))?;
-    Some(SocketAddr::new(unpack(binding.address), binding.port))
+/// Virtual address that the initiator of a flow has sent to, if it has.
+fn virtual_end(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry) -> Option<SocketAddr> {
+    let (address, port) = conntrack.virtual_end(slot);
+    // Another flow may have taken the slot while the address was read.
+    let is_its = entry.flow_word(true).is_translated() && entry.key() == Some(*key);
+    is_its.then(|| SocketAddr::new(unpack(address), port))
 }

@@ -65,7 +65,10 @@ impl LookupVisitor for &mut Advance<'_> {
     }
 
     #[inline(always)]
-    fn miss(&mut self, i: usize, _: &PacketFlow) {
+    fn miss(&mut self, i: usize, flow: &PacketFlow) {
+        if self.batch.packets[i].translated {
+            self.context.conntrack.prefetch_virtual_end(flow.candidate);
+        }
         self.route_new(i);
     }
 }
@@ -105,17 +108,17 @@ impl Advance<'_> {
         let flow_word = hit.entry.flow_word(flow.from_low);
         if flow_word.is_translated() && packet.kind == Kind::Flow {
             if !packet.translated && flow_word.side(flow.from_low) == Side::Responder {
-                self.context.bindings.prefetch(flow.hash);
+                self.context.conntrack.prefetch_virtual_end(hit.slot());
                 return self.translator.replies.push(i as u16);
             }
-            if self.advance_translated(i, flow, hit.entry, flow_word) {
+            if self.advance_translated(i, flow, hit.slot(), flow_word) {
                 return;
             }
         }
         self.advance_slow(i, flow, hit.slot());
     }
 
-    /// Forwards the replies of translated flows, whose bindings are in the cache by now.
+    /// Forwards the replies of translated flows, whose virtual ends are in the cache by now.
     #[inline(never)]
     fn advance_replies(&mut self, lookups: &LookupBatch) {
         for n in 0..self.translator.replies.len() {
@@ -127,7 +130,7 @@ impl Advance<'_> {
                 continue;
             };
             let entry = self.context.conntrack.entry(slot);
-            if !self.advance_translated(i, flow, entry, entry.flow_word(flow.from_low)) {
+            if !self.advance_translated(i, flow, slot, entry.flow_word(flow.from_low)) {
                 self.advance_slow(i, flow, slot);
             }
         }
@@ -137,23 +140,18 @@ impl Advance<'_> {
     /// Forwards a packet of a translated flow that does not change the flow, by the hop that the flow remembers. Returns false,
     /// and does nothing, for any other packet.
     #[inline(always)]
-    fn advance_translated(
-        &mut self,
-        i: usize,
-        flow: &PacketFlow,
-        entry: &Entry,
-        flow_word: FlowWord,
-    ) -> bool {
+    fn advance_translated(&mut self, i: usize, flow: &PacketFlow, slot: Slot, flow_word: FlowWord) -> bool {
         let (snapshot, packet) = (self.context.snapshot, &self.batch.packets[i]);
+        let by_client = flow_word.side(flow.from_low) == Side::Initiator;
         let hop = flow_word.plain_hop_translated();
         let Some(adjacency) = hop.and_then(|hop| snapshot.adjacency(u32::from(hop))) else { return false };
         let bytes = packet.ip_bytes();
         let is_plain = !packet.first_fragment & adjacency.takes(packet)
             && snapshot.is_current(flow_word.policy_epoch(), self.batch.in_ports[i], adjacency.out)
-            && translate_plain(self.batch, i, self.context, flow, flow_word);
+            && translate_plain(self.batch, i, self.context, by_client, slot);
         if is_plain {
             self.batch.adjacencies[i] = adjacency;
-            entry.count(flow.from_low, bytes, self.context.now_ms);
+            self.context.conntrack.entry(slot).count(flow.from_low, bytes, self.context.now_ms);
         }
         is_plain
     }
@@ -164,7 +162,7 @@ impl Advance<'_> {
         let snapshot = self.context.snapshot;
         let entry = self.context.conntrack.entry(slot);
         let flow_word = entry.flow_word(flow.from_low);
-        match match_known_flow(self.batch, i, self.context, flow, (entry, flow_word)) {
+        match match_known_flow(self.batch, i, self.context, flow, (slot, flow_word)) {
             FlowMatch::Same => {}
             FlowMatch::Ended => {
                 self.context.conntrack.remove(slot, Some(FlowEnd::Finished), self.worker_state);
@@ -195,7 +193,7 @@ impl Advance<'_> {
                 && self.batch.is_pending(i)
             {
                 let is_new = may_reopen && self.batch.packets[i].opens_connection();
-                remember(self.batch, i, self.context, flow, is_new);
+                remember(self.batch, i, self.context, is_new);
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::dataplane::packet::Packet;
 use crate::dataplane::service::Translation;
 use crate::ids::PortId;
 use crate::limits::{BATCH_FRAMES_MAX, PORT_SEGMENTS_MAX, RING_SLOTS};
+use crate::net::address::Address;
 use crate::xdp::{Frame, Umem};
 
 /// Most segments of one batch. Packets with segments beyond are dropped.
@@ -140,6 +141,13 @@ impl Batch {
     #[inline]
     pub(crate) fn is_pending(&self, i: usize) -> bool {
         self.dispositions[i] == Disposition::Pending
+    }
+
+    /// Virtual address and port to which packet `i` was sent, if its destination is a backend in place of them.
+    #[inline]
+    pub(crate) fn virtual_end(&self, i: usize) -> Option<(Address, u16)> {
+        let translation = &self.translations[i];
+        self.packets[i].translated.then_some((translation.address, translation.port))
     }
 
     /// Drops frame `i`.

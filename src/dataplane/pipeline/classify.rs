@@ -7,7 +7,7 @@ use super::context::Context;
 use super::flow::admit::{InitialState, admit, new_flow};
 use super::flow::established::apply_to_flow;
 use super::policy_batch::{NewPacket, PolicyBatch};
-use super::translate::{FlowMatch, match_known_flow, remember};
+use super::translate::{FlowMatch, Translator, match_known_flow, remember_opened};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Slot, WorkerState};
 
@@ -18,6 +18,7 @@ pub(super) fn classify(
     lookups: &LookupBatch,
     policy_batch: &mut PolicyBatch,
     worker_state: &mut WorkerState,
+    translator: &mut Translator,
 ) {
     policy_batch.evaluate(batch, lookups, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
@@ -29,17 +30,19 @@ pub(super) fn classify(
             evaluated += 1;
             let denial = || policy_batch.denial(n, rules, context.worker);
             let state = admit(batch, packet.index, context, denial)?;
-            insert_flow(batch, context, policy_batch, worker_state, flow, packet, state)
+            insert_flow(batch, context, policy_batch, worker_state, translator, (flow, packet, state))
         });
         if let Some(slot) = existing {
-            let entry = context.conntrack.entry(slot);
-            let flow_word = entry.flow_word(flow.from_low);
-            match match_known_flow(batch, packet.index, context, flow, (entry, flow_word)) {
+            let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
+            match match_known_flow(batch, packet.index, context, flow, (slot, flow_word)) {
                 FlowMatch::Same => apply_to_flow(batch, packet.index, context, flow, slot, packet.hop),
                 FlowMatch::Ended => batch.drop(packet.index, DropReason::ServiceCollision),
                 FlowMatch::Dropped => {}
             }
         }
+    }
+    if !translator.opened.is_empty() {
+        remember_opened(batch, context, translator);
     }
     policy_batch.set_denial_heavy(2 * (worker_state.inserted - inserted) < evaluated);
 }
@@ -57,12 +60,11 @@ fn insert_flow(
     context: &Context<'_>,
     policy_batch: &mut PolicyBatch,
     worker_state: &mut WorkerState,
-    flow: &PacketFlow,
-    packet: NewPacket,
-    state: InitialState,
+    translator: &mut Translator,
+    (flow, packet, state): (&PacketFlow, NewPacket, InitialState),
 ) -> Option<Slot> {
     let NewPacket { index: i, hop, init } = packet;
-    let Some(new) = new_flow(context, flow, init, hop, batch.packets[i].translated, state) else {
+    let Some(new) = new_flow(context, flow, init, hop, batch.virtual_end(i), state) else {
         batch.drop(i, DropReason::NoRoute);
         return None;
     };
@@ -72,7 +74,7 @@ fn insert_flow(
             let bytes = batch.packets[i].ip_bytes();
             context.conntrack.entry(slot).count(flow.from_low, bytes, context.now_ms);
             if batch.packets[i].translated {
-                remember(batch, i, context, flow, true);
+                translator.opened.push(i as u16);
             }
             None
         }

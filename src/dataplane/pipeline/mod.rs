@@ -99,7 +99,7 @@ pub(crate) fn run(
         batch.notes.note_new_flows(policy_batch.places());
     }
     if !policy_batch.is_empty() {
-        classify(batch, context, lookups, policy_batch, worker_state);
+        classify(batch, context, lookups, policy_batch, worker_state, translator);
     }
     done("classify", batch);
     if batch.has_fragments {

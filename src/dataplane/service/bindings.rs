@@ -15,7 +15,7 @@ use self::slot::{OWNER_SHIFT, PORT_SHIFT, VERSION, meta, tag_of};
 use crate::dataplane::conntrack::QuotaClass;
 use crate::ids::PortId;
 use crate::limits::AWAITED_PODS_MS;
-use crate::mem::{HugeArray, prefetch_read};
+use crate::mem::{HugeArray, prefetch_read, prefetch_write};
 use crate::net::address::Address;
 
 /// Slots of a set.
@@ -26,7 +26,10 @@ const AWAITS: u64 = u64::MAX - 1;
 /// Attempts to write a binding while other workers write.
 const WRITES: usize = 3;
 
-/// Tags of the slots of a set: one says which keys a slot cannot have, without a look at the slot. Zero for a free slot.
+/// Tag of a free slot.
+const FREE: u16 = 0;
+
+/// Tags of the slots of a set: one says which keys a slot cannot have, without a look at the slot.
 #[derive(Default)]
 #[repr(align(16))]
 struct Tags([AtomicU16; WAYS]);
@@ -46,10 +49,10 @@ pub(crate) struct Bindings {
 }
 
 impl Bindings {
-    /// Number of slots for so many flows, each of which takes two.
+    /// Number of slots for so many flows, each of which takes one.
     pub(super) fn slots_for(flows: usize) -> usize {
         const SLOTS: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 19;
-        (2 * flows).next_power_of_two().clamp(*SLOTS.start(), *SLOTS.end())
+        flows.next_power_of_two().clamp(*SLOTS.start(), *SLOTS.end())
     }
 
     /// The table in these slots, which a process may have left. Empties those that it has left half written.
@@ -143,13 +146,25 @@ impl Bindings {
         (set, set * WAYS + hash as usize % WAYS)
     }
 
-    /// Slots of the set of a hash, the preferred one first, with their tags.
+    /// Slots of the set of a hash that have this tag, the preferred one first.
     #[inline]
-    fn set(&self, hash: u64) -> impl Iterator<Item = (usize, &AtomicU16)> {
+    fn tagged(&self, hash: u64, tag: u16) -> impl Iterator<Item = usize> + use<> {
         let (set, preferred) = self.place(hash);
-        (0..WAYS)
-            .map(move |n| (preferred + n) % WAYS)
-            .map(move |way| (set * WAYS + way, &self.tags[set].0[way]))
+        // One bit a slot, without a branch.
+        let is_tagged = |way: usize| u8::from(self.tags[set].0[way].load(Ordering::Relaxed) == tag) << way;
+        let first = preferred % WAYS;
+        let mut ways = (0..WAYS).fold(0, |ways, way| ways | is_tagged(way)).rotate_right(first as u32);
+        std::iter::from_fn(move || {
+            let way = (ways != 0).then(|| (first + ways.trailing_zeros() as usize) % WAYS)?;
+            ways &= ways - 1;
+            Some(set * WAYS + way)
+        })
+    }
+
+    /// Slots of the set of a hash, the preferred one first.
+    fn slots_of(&self, hash: u64) -> impl Iterator<Item = usize> + use<> {
+        let (set, preferred) = self.place(hash);
+        (0..WAYS).map(move |n| set * WAYS + (preferred + n) % WAYS)
     }
 
     /// Starts to load the preferred slot of a hash.
@@ -162,6 +177,14 @@ impl Bindings {
     #[inline]
     pub(crate) fn prefetch_tags(&self, hash: u64) {
         prefetch_read(&self.tags[self.place(hash).0]);
+    }
+
+    /// Starts to load the slot that a binding of a hash takes, if its set has a free one.
+    #[inline]
+    pub(crate) fn prefetch_free(&self, hash: u64) {
+        if let Some(slot) = self.tagged(hash, FREE).next() {
+            prefetch_write(&self.slots[slot]);
+        }
     }
 
     /// Finds a binding.
@@ -182,9 +205,7 @@ impl Bindings {
     pub(crate) fn find_by_tag(&self, key: &BindingKey) -> Option<Binding> {
         let word = key.word();
         let tag = tag_of(&key.key, word);
-        self.set(key.hash)
-            .filter(|(_, other)| other.load(Ordering::Relaxed) == tag)
-            .find_map(|(slot, _)| self.slots[slot].read_if(slot, &key.key, word))
+        self.tagged(key.hash, tag).find_map(|slot| self.slots[slot].read_if(slot, &key.key, word))
     }
 
     /// Notes that a binding is used, and checked against `revision`. Stores nothing if that is known.

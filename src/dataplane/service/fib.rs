@@ -28,7 +28,7 @@ const NODE: Address = 0;
 /// Virtual addresses of a snapshot. Later snapshots share its unchanged parts.
 pub(crate) struct ServiceFib {
     set: Arc<ServiceSet>,
-    pages: Box<[Arc<Vec<Place>>]>,
+    pages: Box<[Arc<Page>]>,
     entries: PersistentMap<Arc<ServicePortName>, Arc<PortEntry>>,
     /// Virtual addresses: those of all places but node ports.
     addresses: AddressSet,
@@ -54,6 +54,42 @@ struct Place {
     entry: Arc<PortEntry>,
 }
 
+/// Places whose destinations have one number of a page, in no order.
+#[derive(Clone, Default)]
+struct Page {
+    /// Tag of each place: one says which places a destination cannot have, without a look at these.
+    tags: Vec<u16>,
+    places: Vec<Place>,
+}
+
+impl Page {
+    /// Index of a destination.
+    #[inline]
+    fn find(&self, tag: u16, address: Address, port: u16, protocol: Protocol) -> Option<usize> {
+        let is_its =
+            |place: &Place| (place.address == address) & (place.port == port) & (place.protocol == protocol);
+        let tagged = self.tags.iter().enumerate().filter(|(_, other)| **other == tag);
+        tagged.map(|(index, _)| index).find(|index| self.places.get(*index).is_some_and(is_its))
+    }
+
+    /// Adds a place, or replaces that of its destination.
+    fn set(&mut self, tag: u16, place: Place) {
+        if let Some(index) = self.find(tag, place.address, place.port, place.protocol) {
+            self.places[index] = place;
+        } else {
+            self.tags.push(tag);
+            self.places.push(place);
+        }
+    }
+
+    fn remove(&mut self, tag: u16, address: Address, port: u16, protocol: Protocol) {
+        if let Some(index) = self.find(tag, address, port, protocol) {
+            self.tags.swap_remove(index);
+            self.places.swap_remove(index);
+        }
+    }
+}
+
 /// The Services' part in an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
@@ -72,7 +108,18 @@ pub(crate) struct ServiceMatch<'a> {
     pub entry: &'a PortEntry,
     /// The backends for the packet.
     pub backends: BackendsFor,
+    /// Place of the port.
+    pub place: PlaceId,
 }
+
+/// Place of a port of a Service in one snapshot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlaceId {
+    page: u16,
+    index: u32,
+}
+
+const _: () = assert!(PAGES <= 1 << 16, "a page's number fits into a PlaceId");
 
 impl ServiceFib {
     /// Lays out the Services of the next snapshot, at the cost of their difference to those of the snapshot `before`.
@@ -165,10 +212,8 @@ impl ServiceFib {
             if address != NODE {
                 self.addresses.remove(address, is_external);
             }
-            let page = Arc::make_mut(&mut self.pages[page_of(address, port, name.protocol)]);
-            if let Ok(place) = place_in(page, address, port, name.protocol) {
-                page.remove(place);
-            }
+            let (page, tag) = page_and_tag(address, port, name.protocol);
+            Arc::make_mut(&mut self.pages[page]).remove(tag, address, port, name.protocol);
         }
     }
 
@@ -183,11 +228,8 @@ impl ServiceFib {
                 self.addresses.add(address, is_external);
             }
             let place = Place { address, port, protocol: name.protocol, is_external, entry: entry.clone() };
-            let page = Arc::make_mut(&mut self.pages[page_of(address, port, name.protocol)]);
-            match place_in(page, address, port, name.protocol) {
-                Ok(at) => page[at] = place,
-                Err(at) => page.insert(at, place),
-            }
+            let (page, tag) = page_and_tag(address, port, name.protocol);
+            Arc::make_mut(&mut self.pages[page]).set(tag, place);
         }
         self.entries.insert(name.clone(), entry);
     }
@@ -227,7 +269,7 @@ impl ServiceFib {
     /// Whether a pod, the switch or the node has a virtual address.
     #[inline]
     pub(crate) fn refuses(&self, address: Address) -> bool {
-        self.refused.binary_search(&address).is_ok()
+        !self.refused.is_empty() && self.refused.binary_search(&address).is_ok()
     }
 
     /// The Services' part in an address. `None` for an address that they do not have.
@@ -253,7 +295,7 @@ impl ServiceFib {
     /// Whether a port of the node is a Service's.
     #[inline]
     pub(crate) fn has_node_port(&self, protocol: Protocol, port: u16) -> bool {
-        self.find_place(NODE, protocol, port).is_some()
+        self.find_place(NODE, protocol, port, true).is_some()
     }
 
     /// The port of a Service that serves a destination, for packets from outside or of this node.
@@ -265,23 +307,37 @@ impl ServiceFib {
         port: u16,
         is_outside: bool,
     ) -> Option<ServiceMatch<'_>> {
-        let address = match self.owner(address)? {
-            Owner::Cluster | Owner::External => address,
-            Owner::Node => NODE,
-        };
-        let place = self.find_place(address, protocol, port)?;
+        let found = self.find_place(address, protocol, port, is_outside);
+        found.filter(|_| address != NODE && !self.refuses(address)).or_else(|| match self.owner(address)? {
+            Owner::Cluster | Owner::External => None,
+            Owner::Node => self.find_place(NODE, protocol, port, is_outside),
+        })
+    }
+
+    #[inline]
+    fn find_place(
+        &self,
+        address: Address,
+        protocol: Protocol,
+        port: u16,
+        is_outside: bool,
+    ) -> Option<ServiceMatch<'_>> {
+        let (page, tag) = page_and_tag(address, port, protocol);
+        let index = self.pages[page].find(tag, address, port, protocol)?;
+        let place = &self.pages[page].places[index];
         let backends = match (place.is_external, is_outside) {
             (false, _) => BackendsFor::Cluster,
             (true, true) => BackendsFor::Outside,
             (true, false) => BackendsFor::ShortCircuit,
         };
-        Some(ServiceMatch { entry: &place.entry, backends })
+        let id = PlaceId { page: page as u16, index: index as u32 };
+        Some(ServiceMatch { entry: &place.entry, backends, place: id })
     }
 
+    /// The port at a place of this snapshot.
     #[inline]
-    fn find_place(&self, address: Address, protocol: Protocol, port: u16) -> Option<&Place> {
-        let page = &self.pages[page_of(address, port, protocol)];
-        Some(&page[place_in(page, address, port, protocol).ok()?])
+    pub(crate) fn entry(&self, place: PlaceId) -> &PortEntry {
+        &self.pages[usize::from(place.page)].places[place.index as usize].entry
     }
 
     /// Destinations that uplinks take from the kernel.
@@ -314,18 +370,12 @@ fn places(port: &ServicePort) -> impl Iterator<Item = (Address, u16, bool)> + '_
     cluster.chain(external).chain(port.node_port.map(|port| (NODE, port, true)))
 }
 
+/// Number of the page of a destination, and its tag there.
 #[inline]
-fn page_of(address: Address, port: u16, protocol: Protocol) -> usize {
+fn page_and_tag(address: Address, port: u16, protocol: Protocol) -> (usize, u16) {
     let rest = u64::from(port) << 8 | u64::from(protocol.0);
-    mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest) as usize % PAGES
-}
-
-/// Index of a destination in its page, which is in order, or the index that it would have.
-#[inline]
-fn place_in(page: &[Place], address: Address, port: u16, protocol: Protocol) -> Result<usize, usize> {
-    page.binary_search_by_key(&(address, port, protocol.0), |place| {
-        (place.address, place.port, place.protocol.0)
-    })
+    let hash = mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest);
+    (hash as usize % PAGES, (hash >> 48) as u16)
 }
 
 /// Bits of the addresses that may be virtual ones.

@@ -16,7 +16,7 @@ mod uplink_ports;
 
 pub(crate) use binding_file::open_bindings;
 pub(crate) use bindings::{Binding, BindingKey, BindingKind, Bindings, Held};
-pub(crate) use fib::{Owner, ServiceFib, ServiceMatch};
+pub(crate) use fib::{Owner, PlaceId, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
-pub(crate) use port_entry::{BackendsFor, Pick};
-pub(crate) use translation::{Translation, TranslationKind};
+pub(crate) use port_entry::{BackendsFor, Pick, PortEntry};
+pub(crate) use translation::{Choice, Translation, TranslationKind};

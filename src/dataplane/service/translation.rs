@@ -1,5 +1,7 @@
 //! Translation of one packet, a column of the batch.
 
+use super::fib::PlaceId;
+use super::port_entry::BackendsFor;
 use crate::net::address::Address;
 
 /// Kind of a translation.
@@ -30,4 +32,28 @@ pub(crate) struct Translation {
     pub address: Address,
     /// Its port.
     pub port: u16,
+    /// Choice of the backend, if this batch has made it.
+    pub choice: Option<Choice>,
+}
+
+impl Translation {
+    /// A translation of this kind by this virtual end.
+    #[inline]
+    pub(crate) fn new(kind: TranslationKind, is_bound: bool, (address, port): (Address, u16)) -> Translation {
+        Translation { kind, is_bound, address, port, choice: None }
+    }
+}
+
+// A batch has 256 of them.
+const _: () = assert!(size_of::<Translation>() == 32);
+
+/// Backend that the packet of a new flow has got.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice {
+    /// Port of the Service.
+    pub place: PlaceId,
+    /// List of the backend.
+    pub backends: BackendsFor,
+    /// Index of the backend in its list.
+    pub index: u16,
 }

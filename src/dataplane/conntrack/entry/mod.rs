@@ -156,7 +156,8 @@ impl Entry {
                 half.set_tcp(&tcp.sides[side]);
                 scale = tcp.sides[side].scale;
             }
-            let status = FlowWord::status_of(flow.state, flow.opened_by_low, pods, flow.translated, scale);
+            let status =
+                FlowWord::status_of(flow.state, flow.opened_by_low, pods, flow.virtual_end.is_some(), scale);
             set(half, FlowWord::new(flow.policy_epoch, hop, status));
         }
     }

@@ -59,6 +59,9 @@ impl Conntrack {
         }
         self.quotas.add(QuotaOwner::unassured(flow.owner_port));
         self.note_opened(slot, now_ms);
+        if let Some(virtual_end) = flow.virtual_end {
+            self.virtual_ends[slot.0 as usize].set(virtual_end);
+        }
         self.entry(slot).publish(key, flow, now_ms);
         by.inserted += 1;
         // Of a single worker no other one can have published the key since the lookup.
@@ -83,7 +86,7 @@ impl Conntrack {
     }
 
     /// Restarts the flow in a slot, with a new evaluation: the port pair is used again, perhaps opened by its
-    /// other side.
+    /// other side. The virtual end stays, which other workers may read.
     pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
         let entry = self.entry(slot);
         let owner = QuotaOwner::unassured(flow.owner_port);

@@ -9,16 +9,19 @@ use super::super::parts::{AtomicU64, WORKERS_MAX};
 use super::super::quota::Quotas;
 use super::super::state::{QuotaClass, Side};
 use super::super::timeouts::timeouts_ms;
+use super::super::virtual_end::VirtualEnd;
 use super::slot::{BUCKET_SLOTS, Slot};
 use super::tags::{BucketTags, TOMBSTONE};
 use crate::dataplane::{ConntrackSettings, FlowCount};
 use crate::ids::PortId;
-use crate::mem::HugeArray;
+use crate::mem::{HugeArray, prefetch_read};
+use crate::net::address::Address;
 
 /// The connection tracking table. All workers share it, without locks.
 pub(crate) struct Conntrack {
     pub(super) buckets: HugeArray<BucketTags>,
     pub(super) entries: HugeArray<Entry>,
+    pub(super) virtual_ends: HugeArray<VirtualEnd>,
     seed: HashSeed,
     /// Time at which the flow in each slot was inserted, milliseconds; zero for one that was restored.
     opened_ms: Box<[std::sync::atomic::AtomicU32]>,
@@ -38,7 +41,9 @@ impl Conntrack {
     pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
         let buckets = Conntrack::buckets_for(settings);
         let entries = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
-        Ok(Conntrack::of(HugeArray::new(buckets, huge_pages)?, entries, HashSeed::random(), settings))
+        let virtual_ends = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
+        let buckets = HugeArray::new(buckets, huge_pages)?;
+        Ok(Conntrack::of(buckets, (entries, virtual_ends), HashSeed::random(), settings))
     }
 
     /// Number of buckets of a table with these settings.
@@ -50,7 +55,7 @@ impl Conntrack {
     /// [recovered](Conntrack::recover).
     pub(in crate::dataplane::conntrack) fn of(
         buckets: HugeArray<BucketTags>,
-        entries: HugeArray<Entry>,
+        (entries, virtual_ends): (HugeArray<Entry>, HugeArray<VirtualEnd>),
         seed: HashSeed,
         settings: &ConntrackSettings,
     ) -> Conntrack {
@@ -60,6 +65,7 @@ impl Conntrack {
         Conntrack {
             buckets,
             entries,
+            virtual_ends,
             seed,
             opened_ms,
             timeouts_ms: timeouts_ms(&settings.timeouts),
@@ -85,6 +91,20 @@ impl Conntrack {
     #[inline]
     pub(crate) fn entry(&self, slot: Slot) -> &Entry {
         &self.entries[slot.0 as usize]
+    }
+
+    /// Virtual address and port of the translated flow in a slot.
+    #[inline]
+    pub(crate) fn virtual_end(&self, slot: Slot) -> (Address, u16) {
+        self.virtual_ends[slot.0 as usize].get()
+    }
+
+    /// Starts to load the virtual end of the flow in a slot.
+    #[inline]
+    pub(crate) fn prefetch_virtual_end(&self, slot: Slot) {
+        if let Some(virtual_end) = self.virtual_ends.get(slot.0 as usize) {
+            prefetch_read(virtual_end);
+        }
     }
 
     /// The slot that a hash names: a new flow takes it where it is free.
@@ -209,8 +229,8 @@ impl Conntrack {
         self.entries.iter().filter(|entry| entry.key().is_some()).count()
     }
 
-    /// Bytes of tags and entries.
+    /// Bytes of tags, entries and virtual ends.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.buckets) + size_of_val(&*self.entries)
+        size_of_val(&*self.buckets) + size_of_val(&*self.entries) + size_of_val(&*self.virtual_ends)
     }
 }

@@ -49,9 +49,15 @@ impl Conntrack {
         })
     }
 
+    /// Whether the tags of a key's first bucket leave it open that the table has the key.
+    #[inline]
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        !matches!(self.match_tags(hash, false), TagMatch::None(_))
+    }
+
     /// Starts to load the tags of a key's first bucket.
     #[inline]
-    pub(super) fn prefetch_tags(&self, hash: u64) {
+    pub(crate) fn prefetch_tags(&self, hash: u64) {
         prefetch_read(&self.buckets[self.first_bucket(hash)]);
     }
 

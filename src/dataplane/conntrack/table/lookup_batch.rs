@@ -28,7 +28,7 @@ pub(crate) struct PacketFlow {
     /// Hash of the key.
     pub hash: u64,
     /// The slot that a pass names for the next one.
-    candidate: Slot,
+    pub(crate) candidate: Slot,
     /// Whether the packet comes from the lower endpoint of the key.
     pub from_low: bool,
 }
@@ -74,7 +74,7 @@ pub(crate) trait LookupVisitor {
     /// Takes packet `i`, whose flow is in the table.
     fn hit(&mut self, i: usize, hit: Hit<'_>);
 
-    /// Takes packet `i`, whose flow is not in the table.
+    /// Takes packet `i`, whose flow is not in the table. Its candidate is the slot that an insertion takes, if that is known.
     fn miss(&mut self, i: usize, flow: &PacketFlow);
 }
 
@@ -214,6 +214,7 @@ impl Conntrack {
         let flow = &mut lookups.flows[i];
         match found {
             TagMatch::None(insert_slot) => {
+                flow.candidate = insert_slot;
                 // The visitor's work lies between this prefetch and the next: processors drop many prefetches
                 // in a row.
                 self.prefetch_insert_slot(insert_slot);

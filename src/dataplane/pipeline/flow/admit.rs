@@ -8,6 +8,7 @@ use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::verify_checksum::{self, Checksum};
+use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::icmp;
 
@@ -55,14 +56,14 @@ pub(in crate::dataplane::pipeline) fn admit(
 }
 
 /// Describes the flow that a packet opens, for conntrack; `None` where one of its ports is closed. `hop` is the hop of the packet,
-/// `translated` tells whether it was sent to a virtual address.
+/// `virtual_end` is the virtual address and port to which it was sent.
 #[inline(always)]
 pub(in crate::dataplane::pipeline) fn new_flow(
     context: &Context<'_>,
     packet_flow: &PacketFlow,
     init: FlowInit,
     hop: Option<u16>,
-    translated: bool,
+    virtual_end: Option<(Address, u16)>,
     (state, tcp): InitialState,
 ) -> Option<NewFlow> {
     let FlowInit { opened_by_low, from: from_id, to: to_id } = init;
@@ -75,7 +76,7 @@ pub(in crate::dataplane::pipeline) fn new_flow(
         policy_epoch: context.snapshot.generation,
         state,
         tcp,
-        translated,
+        virtual_end,
         hops: if packet_flow.from_low { [hop, None] } else { [None, hop] },
     })
 }

@@ -50,7 +50,7 @@ fn reopen_flow(
         _ => Some(DropReason::NoRoute),
     });
     let Some(state) = admitted else { return };
-    match new_flow(context, packet_flow, init, hop, batch.packets[i].translated, state) {
+    match new_flow(context, packet_flow, init, hop, batch.virtual_end(i), state) {
         Some(new) => {
             let before = |_| context.conntrack.before_restart(slot, &packet_flow.key, context.now_ms);
             let ended = context.events.map(before);

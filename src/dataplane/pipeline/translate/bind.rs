@@ -1,6 +1,6 @@
 //! Bindings, and the flows in conntrack that they belong to.
 
-use crate::dataplane::conntrack::{Entry, Key, QuotaClass, Side};
+use crate::dataplane::conntrack::{Entry, Key, QuotaClass, Side, Slot};
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{Binding, BindingKey, BindingKind, Held};
@@ -21,8 +21,7 @@ pub(super) fn revision(context: &Context<'_>) -> u16 {
 /// Whether conntrack has the flow of a packet to a virtual address, by way of this binding.
 pub(super) fn has_flow(context: &Context<'_>, packet: &Packet, binding: &Binding) -> bool {
     let translated = Packet { dst: binding.address, dst_port: binding.port, ..*packet };
-    let (key, from_low) = Key::of(&translated);
-    translated_flow(context, &key, from_low).is_some()
+    translated_flow(context, &translated, (packet.dst, packet.dst_port)).is_some()
 }
 
 /// Whether a datagram of the binding of a fragment may still be under way.
@@ -31,36 +30,46 @@ pub(super) fn may_have_fragments(idle_seconds: u64) -> bool {
     idle_seconds * 1024 <= u64::from(FRAGMENT_TIMEOUT_MS)
 }
 
-/// The translated flow under a key, whose client is the lower end or not.
-fn translated_flow<'a>(context: &Context<'a>, key: &Key, client_is_low: bool) -> Option<&'a Entry> {
-    let conntrack = context.conntrack;
-    let entry = conntrack.entry(conntrack.look_up(key, conntrack.hash(key))?);
-    let is_its = entry.flow_word(true).is_translated() && entry.sender(client_is_low) == Side::Initiator;
-    is_its.then_some(entry)
+/// The flow of a packet that has been sent to a virtual address, by way of that address.
+fn translated_flow<'a>(
+    context: &Context<'a>,
+    translated: &Packet,
+    virtual_end: (Address, u16),
+) -> Option<&'a Entry> {
+    let (key, from_low) = Key::of(translated);
+    let slot = context.conntrack.look_up(&key, context.conntrack.hash(&key))?;
+    is_by_way_of(context, slot, from_low, virtual_end).then(|| context.conntrack.entry(slot))
+}
+
+/// Whether the flow in a slot is translated, and the packets of this end of its key are those to this virtual address.
+pub(super) fn is_by_way_of(
+    context: &Context<'_>,
+    slot: Slot,
+    from_low: bool,
+    virtual_end: (Address, u16),
+) -> bool {
+    let flow_word = context.conntrack.entry(slot).flow_word(from_low);
+    flow_word.is_translated()
+        && flow_word.side(from_low) == Side::Initiator
+        && context.conntrack.virtual_end(slot) == virtual_end
 }
 
 /// Class of the flow that a binding belongs to: ended where there is none.
 #[cold]
 fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
-    let of_flow = |key: &Key, client_is_low: bool| {
-        let owner = translated_flow(context, key, client_is_low).and_then(Entry::quota_owner);
-        owner.map_or(QuotaClass::Ended, |owner| owner.class)
-    };
     match held.kind {
-        BindingKind::Reverse => of_flow(&held.key, held.from_low),
         BindingKind::Forward => {
-            let (low, high) =
-                ((held.key.low(), held.key.low_port()), (held.key.high(), held.key.high_port()));
-            let (src, src_port) = if held.from_low { low } else { high };
-            let (dst, dst_port) = held.to;
-            if src == dst {
+            let ends = [(held.key.low(), held.key.low_port()), (held.key.high(), held.key.high_port())];
+            let [client, virtual_end] = if held.from_low { ends } else { [ends[1], ends[0]] };
+            if client.0 == held.to.0 {
                 // A pod that reaches itself has no flow.
                 return QuotaClass::Unassured;
             }
+            let ((src, src_port), (dst, dst_port)) = (client, held.to);
             let (protocol, is_v4) = (held.key.protocol(), held.key.is_v4());
-            let (key, from_low) =
-                Key::of(&Packet { protocol, is_v4, src_port, dst_port, src, dst, ..Packet::default() });
-            of_flow(&key, from_low)
+            let translated = Packet { protocol, is_v4, src_port, dst_port, src, dst, ..Packet::default() };
+            let owner = translated_flow(context, &translated, virtual_end).and_then(Entry::quota_owner);
+            owner.map_or(QuotaClass::Ended, |owner| owner.class)
         }
         BindingKind::Fragment | BindingKind::ReplyFragment if !may_have_fragments(held.idle_seconds) => {
             QuotaClass::Ended
@@ -70,6 +79,7 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
 }
 
 /// Key of the binding of a translated packet's flow to its backend.
+#[inline]
 pub(super) fn forward_key(
     context: &Context<'_>,
     packet: &Packet,

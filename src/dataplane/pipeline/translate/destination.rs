@@ -36,7 +36,7 @@ pub(super) fn set_destination(
         return turn_back(batch, i, context, port, is_bound);
     }
     let kind = TranslationKind::Forward;
-    batch.translations[i] = Translation { kind, is_bound, address: packet.dst, port: packet.dst_port };
+    batch.translations[i] = Translation::new(kind, is_bound, (packet.dst, packet.dst_port));
     (packet.dst, packet.dst_port, packet.translated) = (address, port, true);
     batch.translated.push(i as u16);
 }

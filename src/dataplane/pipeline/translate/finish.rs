@@ -1,7 +1,7 @@
 //! Translations written into the frames that leave.
 
 use super::icmp_quote::translate_quote;
-use super::tuple::{Ends, replace_ends};
+use super::tuple::{End, Ends, replace_end, replace_ends};
 use crate::dataplane::DropReason;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
@@ -27,6 +27,9 @@ fn finish_batch(batch: &mut Batch, context: &Context<'_>) {
         if let Some(next) = batch.translated.get(n + 2) {
             context.umem.prefetch(&batch.frames[usize::from(*next)]);
         }
+        if finish_fast(batch, i, context) {
+            continue;
+        }
         let translation = batch.translations[i];
         if translation.kind == TranslationKind::Hairpin && batch.dispositions[i] == Disposition::Consumed {
             batch.dispositions[i] = Disposition::Pending;
@@ -35,6 +38,20 @@ fn finish_batch(batch: &mut Batch, context: &Context<'_>) {
             finish_packet(batch, i, context, translation);
         }
     }
+}
+
+/// Writes the translation of a packet of a TCP or UDP flow. Returns false, and does nothing, for any other packet.
+#[inline(always)]
+fn finish_fast(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
+    let (packet, translation) = (&batch.packets[i], &batch.translations[i]);
+    let (end, to) = match translation.kind {
+        TranslationKind::Forward => (End::Destination, (packet.dst, packet.dst_port)),
+        TranslationKind::Reply => (End::Source, (translation.address, translation.port)),
+        _ => return false,
+    };
+    packet.kind == Kind::Flow
+        && batch.dispositions[i] == Disposition::Pending
+        && replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, end, to)
 }
 
 /// Gives packets that do not leave their virtual destinations back, for the answers to their senders. Ends the translations of
@@ -51,6 +68,7 @@ pub(in crate::dataplane::pipeline) fn restore_destinations(batch: &mut Batch) {
     }
 }
 
+#[inline(never)]
 fn finish_packet(batch: &mut Batch, i: usize, context: &Context<'_>, translation: Translation) {
     let packet = &batch.packets[i];
     let has_ports = packet.kind == Kind::Flow;

@@ -3,7 +3,7 @@
 use super::bind::has_flow;
 use super::destination::{refuse_other, set_destination};
 use super::hairpin::turn_reply_back;
-use super::pick::{is_outside, pick_backend};
+use super::pick::{Preferred, is_outside, prefer_backend, take_backend};
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::packet::{Kind, Packet};
@@ -24,16 +24,29 @@ pub(crate) struct Translator {
     keys: Box<[(Key, bool, u64); BATCH_FRAMES_MAX]>,
     /// Of those, packets whose binding is not in its preferred slot, or has to be checked.
     others: Vec<u16>,
+    /// Of these, packets that get the backend of a new flow.
+    preferred: Vec<(u16, Preferred)>,
+    /// Packets that have opened flows to Services, which are still to be bound.
+    pub(in crate::dataplane::pipeline) opened: Vec<u16>,
     /// Replies of translated flows, whose bindings are being loaded.
     pub(in crate::dataplane::pipeline) replies: Vec<u16>,
 }
 
 impl Translator {
+    /// Starts to load the memory that the binding of a packet's new flow takes.
+    #[inline]
+    pub(super) fn prefetch_binding(&self, i: u16, context: &Context<'_>) {
+        let (_, _, hash) = self.keys[usize::from(i)];
+        context.bindings.prefetch_free(hash);
+    }
+
     pub(crate) fn new() -> Translator {
         Translator {
             candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
             keys: Box::new([(Key::default(), false, 0); BATCH_FRAMES_MAX]),
             others: Vec::with_capacity(BATCH_FRAMES_MAX),
+            preferred: Vec::with_capacity(BATCH_FRAMES_MAX),
+            opened: Vec::with_capacity(BATCH_FRAMES_MAX),
             replies: Vec::with_capacity(BATCH_FRAMES_MAX),
         }
     }
@@ -121,9 +134,15 @@ fn translate_batch(
     }
     for n in 0..translator.others.len() {
         let i = usize::from(translator.others[n]);
-        translate_other(batch, i, context, services, translator.keys[i]);
+        if let Some(preferred) = translate_other(batch, i, context, services, translator.keys[i]) {
+            translator.preferred.push((i as u16, preferred));
+        }
     }
     translator.others.clear();
+    for (i, preferred) in &translator.preferred {
+        take_backend(batch, usize::from(*i), context, services, preferred);
+    }
+    translator.preferred.clear();
 }
 
 /// Whether a packet that passes the filter is to an address that Services have. A packet to the node is if its port is a
@@ -172,29 +191,30 @@ fn translate_current(
     true
 }
 
-/// Translates any other packet of a flow, by the binding of its flow or to a backend for a new one.
-#[inline(never)]
+/// Translates any other packet of a flow, by the binding of its flow. Returns the preferred backend of a packet without one.
+#[inline]
 fn translate_other(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
     services: &ServiceFib,
     (key, from_low, hash): (Key, bool, u64),
-) {
-    if !is_served(batch, i, context, services) {
-        return;
-    }
+) -> Option<Preferred> {
     let packet = &batch.packets[i];
+    let is_outside = is_outside(batch, i, context);
+    let found = services.find(packet.dst, packet.protocol, packet.dst_port, is_outside);
+    if found.is_none() && !is_served(batch, i, context, services) {
+        return None;
+    }
     // The transport checksum of a packet with a routing header covers another destination.
     if !packet.protocol.has_ports() || !(packet.whole || packet.first_fragment) {
-        return refuse_other(batch, i, services);
+        refuse_other(batch, i, services);
+        return None;
     }
     let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
     if let Some(binding) = context.bindings.find_by_tag(&key) {
         let is_current = binding.is_of(services.revision, context.now_ms) && !packet.opens_connection();
         // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.
-        let is_outside = is_outside(batch, i, context);
-        let found = services.find(packet.dst, packet.protocol, packet.dst_port, is_outside);
         let stays = is_current
             || found.is_some_and(|found| {
                 keeps_backend(packet) && has_flow(context, packet, &binding)
@@ -202,11 +222,12 @@ fn translate_other(
             });
         if stays {
             let is_checked = is_current && binding.idle_seconds(context.now_ms) == 0;
-            return set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+            set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+            return None;
         }
         context.bindings.remove(&key);
     }
-    pick_backend(batch, i, context, services, &key);
+    prefer_backend(batch, i, context, services, &key, found)
 }
 
 /// Whether a packet belongs to a connection that outlives the backend's place in its lists.
@@ -223,7 +244,7 @@ fn translate_error(batch: &mut Batch, i: usize, context: &Context<'_>, services:
     };
     let packet = &mut batch.packets[i];
     let kind = TranslationKind::ErrorToBackend;
-    batch.translations[i] = Translation { kind, is_bound: true, address: packet.dst, port: quoted.src_port };
+    batch.translations[i] = Translation::new(kind, true, (packet.dst, quoted.src_port));
     // The stage `lookup` takes the quoted source from here.
     (packet.dst, packet.dst_port, packet.translated) = (address, port, true);
     batch.translated.push(i as u16);

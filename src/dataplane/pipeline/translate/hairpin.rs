@@ -91,7 +91,7 @@ fn send_to_itself(
     batch.adjacencies[i] = Adjacency { mac: packet.src_bits, ..adjacency };
     (packet.dst, packet.dst_port, packet.translated) = (packet.src, port, true);
     let kind = TranslationKind::Hairpin;
-    batch.translations[i] = Translation { kind, is_bound: true, address, port: source_port };
+    batch.translations[i] = Translation::new(kind, true, (address, source_port));
     batch.translated.push(i as u16);
     batch.dispositions[i] = Disposition::Consumed;
 }

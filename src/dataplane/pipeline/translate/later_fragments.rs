@@ -49,13 +49,13 @@ pub(in crate::dataplane::pipeline) fn translate_later_fragment(
         && let Some(backend) = bound(batch, i, context, BindingKind::Fragment, ends)
     {
         let kind = TranslationKind::Forward;
-        batch.translations[i] = Translation { kind, is_bound: true, address: packet.dst, port: 0 };
+        batch.translations[i] = Translation::new(kind, true, (packet.dst, 0));
         let packet = &mut batch.packets[i];
         (packet.dst, packet.translated) = (backend, true);
         batch.translated.push(i as u16);
     } else if let Some(address) = bound(batch, i, context, BindingKind::ReplyFragment, ends) {
         let kind = TranslationKind::Reply;
-        batch.translations[i] = Translation { kind, is_bound: true, address, port: 0 };
+        batch.translations[i] = Translation::new(kind, true, (address, 0));
         batch.translated.push(i as u16);
     } else if let Some(services) = services {
         refuse_other(batch, i, services);

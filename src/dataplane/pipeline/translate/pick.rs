@@ -1,5 +1,6 @@
 //! The backend of a new flow.
 
+use super::bind::is_by_way_of;
 use super::destination::{refuse, refuse_other, set_destination};
 use super::hairpin::turn_reply_back;
 use crate::dataplane::DropReason;
@@ -9,44 +10,80 @@ use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{BackendsFor, BindingKey, BindingKind, Pick, ServiceFib, ServiceMatch};
+use crate::dataplane::service::{
+    BackendsFor, BindingKey, BindingKind, Choice, Pick, PlaceId, PortEntry, ServiceFib, ServiceMatch,
+};
 use crate::net::address::Address;
 
 /// Backends that are tried for one flow.
 const TRIES: usize = 64;
 
-/// Chooses the backend of a packet to a virtual address that no binding has one for.
-#[inline(never)]
-pub(super) fn pick_backend(
+/// Preferred backend of a packet to a virtual address.
+#[derive(Clone, Copy)]
+pub(super) struct Preferred {
+    place: PlaceId,
+    backends: BackendsFor,
+    must_be_local: bool,
+    pick: Pick,
+    /// Hash of the key of the flow to it.
+    hash: u64,
+}
+
+/// Finds the preferred backend of a packet to a virtual address that no binding has one for, and starts to load its flows.
+/// Decides on a packet that has none.
+#[inline]
+pub(super) fn prefer_backend(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
     services: &ServiceFib,
     key: &BindingKey,
-) {
-    let packet = &batch.packets[i];
-    let is_outside = is_outside(batch, i, context);
-    let found = services.find(packet.dst, packet.protocol, packet.dst_port, is_outside);
+    found: Option<ServiceMatch<'_>>,
+) -> Option<Preferred> {
     if context.bindings.has_hairpins() && turn_reply_back(batch, i, context, key) {
-        return;
+        return None;
     }
-    let Some(found) = found else { return refuse_other(batch, i, services) };
+    let Some(found) = found else {
+        refuse_other(batch, i, services);
+        return None;
+    };
     let packet = &batch.packets[i];
     let from = context.snapshot.port(batch.in_ports[i]);
     // Addresses inside the cluster are for pods and the node.
-    if is_outside && found.backends == BackendsFor::Cluster {
-        return;
+    if is_outside(batch, i, context) && found.backends == BackendsFor::Cluster {
+        return None;
     }
     // A reply from another node would not come by the switch, which alone can translate it back.
     let must_be_local = from.is_none_or(|from| !from.is_pod());
-    let Some(first) = preferred(context, packet, &found, key, must_be_local) else {
+    let Some(pick) = preferred(context, packet, &found, key, must_be_local) else {
         if found.entry.count(found.backends, packet.is_v4, false) > 0 {
-            return batch.drop(i, DropReason::ServiceRemote);
+            batch.drop(i, DropReason::ServiceRemote);
+        } else {
+            refuse(batch, i, DropReason::ServiceNoBackend);
         }
-        return refuse(batch, i, DropReason::ServiceNoBackend);
+        return None;
     };
-    match usable(context, packet, &found, first, must_be_local) {
-        Ok(pick) => set_destination(batch, i, context, (pick.address, pick.port), false),
+    let (_, _, hash) = flow_to(context, packet, &pick);
+    context.conntrack.prefetch_tags(hash);
+    Some(Preferred { place: found.place, backends: found.backends, must_be_local, pick, hash })
+}
+
+/// Makes the preferred backend of a packet its destination, or the next one that the flow can have.
+#[inline]
+pub(super) fn take_backend(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    services: &ServiceFib,
+    preferred: &Preferred,
+) {
+    let (packet, backends) = (&batch.packets[i], preferred.backends);
+    match usable(context, packet, services.entry(preferred.place), preferred) {
+        Ok(pick) => {
+            set_destination(batch, i, context, (pick.address, pick.port), false);
+            let index = pick.index as u16;
+            batch.translations[i].choice = Some(Choice { place: preferred.place, backends, index });
+        }
         Err(DropReason::ServiceNoBackend) => refuse(batch, i, DropReason::ServiceNoBackend),
         Err(reason) => batch.drop(i, reason),
     }
@@ -87,30 +124,29 @@ pub(super) fn affinity_key(
     BindingKey { kind: BindingKind::Affinity, key, from_low, hash: context.conntrack.hash(&key) }
 }
 
-/// The first backend from `pick` on that the flow can have: it is local where it must be, and no other Service has the
-/// client's port bound to it.
+/// The first backend from the preferred one on that the flow can have: it is local where it must be, and no other Service has
+/// the client's port bound to it.
+#[inline]
 fn usable(
     context: &Context<'_>,
     packet: &Packet,
-    found: &ServiceMatch<'_>,
-    mut pick: Pick,
-    must_be_local: bool,
+    entry: &PortEntry,
+    preferred: &Preferred,
 ) -> Result<Pick, DropReason> {
-    let tries = found.entry.count(found.backends, packet.is_v4, must_be_local).min(TRIES);
+    let Preferred { backends, must_be_local, mut pick, mut hash, .. } = *preferred;
+    let tries = entry.count(backends, packet.is_v4, must_be_local).min(TRIES);
     let mut reason = DropReason::ServiceNoBackend;
     for _ in 0..tries {
-        if must_be_local && !is_local(context, &pick, found.backends) {
+        if must_be_local && !is_local(context, &pick, backends) {
             reason = DropReason::ServiceRemote;
-        } else if is_taken(context, packet, &pick) {
+        } else if is_taken(context, packet, &pick, hash) {
             reason = DropReason::ServiceCollision;
         } else if !(must_be_local && pick.address == packet.src) {
             return Ok(pick);
         }
         // Pods alone get their own packets back.
-        let Some(next) = found.entry.next(found.backends, packet.is_v4, must_be_local, &pick) else {
-            break;
-        };
-        pick = next;
+        let Some(next) = entry.next(backends, packet.is_v4, must_be_local, &pick) else { break };
+        (pick, hash) = (next, flow_to(context, packet, &next).2);
     }
     Err(reason)
 }
@@ -131,26 +167,26 @@ fn is_local(context: &Context<'_>, pick: &Pick, backends: BackendsFor) -> bool {
     }
 }
 
-/// Whether the client's port has a flow to this backend by way of another virtual address. One that has ended gives way to
-/// the connection that the packet opens.
-fn is_taken(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
-    let key = reverse_key(context, packet, pick);
-    // If policy admits the flow, its binding is written there.
-    context.bindings.prefetch(key.hash);
-    let is_to_another = context
-        .bindings
-        .find_by_tag(&key)
-        .is_some_and(|binding| (binding.address, binding.port) != (packet.dst, packet.dst_port));
-    is_to_another
-        && context.conntrack.look_up(&key.key, key.hash).is_some_and(|slot| {
-            let has_ended = context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
-            !(has_ended && packet.opens_connection())
-        })
+/// Key of the flow of a packet to a backend, whether the client is its lower end, and the key's hash.
+#[inline]
+fn flow_to(context: &Context<'_>, packet: &Packet, pick: &Pick) -> (Key, bool, u64) {
+    let (key, from_low) = Key::of(&Packet { dst: pick.address, dst_port: pick.port, ..*packet });
+    (key, from_low, context.conntrack.hash(&key))
 }
 
-/// Key of the replies of a backend to the client.
-fn reverse_key(context: &Context<'_>, packet: &Packet, pick: &Pick) -> BindingKey {
-    let translated = Packet { dst: pick.address, dst_port: pick.port, ..*packet };
-    let (key, from_low) = Key::of(&translated);
-    BindingKey { kind: BindingKind::Reverse, key, from_low, hash: context.conntrack.hash(&key) }
+/// Whether the client's port has a flow to this backend other than by way of the packet's virtual address, which the packet
+/// does not follow. `hash` is that of the flow's key.
+#[inline]
+fn is_taken(context: &Context<'_>, packet: &Packet, pick: &Pick, hash: u64) -> bool {
+    context.conntrack.may_have(hash) && has_other_flow(context, packet, pick)
+}
+
+#[inline(never)]
+fn has_other_flow(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
+    let (key, from_low, hash) = flow_to(context, packet, pick);
+    context.conntrack.look_up(&key, hash).is_some_and(|slot| {
+        let has_ended = || context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
+        !is_by_way_of(context, slot, from_low, (packet.dst, packet.dst_port))
+            && !(packet.opens_connection() && has_ended())
+    })
 }

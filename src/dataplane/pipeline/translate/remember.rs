@@ -1,22 +1,40 @@
 //! Bindings of flows that policy has admitted.
 
 use super::bind::{bind, forward_key};
+use super::forward::Translator;
 use super::pick::{affinity_key, is_outside};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::PacketFlow;
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{BindingKey, TranslationKind};
+use crate::dataplane::service::{Choice, TranslationKind};
+
+/// Bindings whose memory is loaded ahead.
+const AHEAD: usize = 4;
+
+/// Binds the flows that packets of the batch have opened.
+#[inline(never)]
+pub(in crate::dataplane::pipeline) fn remember_opened(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    translator: &mut Translator,
+) {
+    for n in 0..translator.opened.len() {
+        if let Some(next) = translator.opened.get(n + AHEAD) {
+            translator.prefetch_binding(*next, context);
+        }
+        remember(batch, usize::from(translator.opened[n]), context, true);
+    }
+    translator.opened.clear();
+}
 
 /// Binds the flow of packet `i`, which has an entry in conntrack, to its backend. `is_new`: the packet has opened it. A packet
-/// that policy denies leaves no binding. Drops the packet if there is no room for the bindings.
+/// that policy denies leaves no binding. Drops the packet if there is no room for the binding.
 #[inline(never)]
 pub(in crate::dataplane::pipeline) fn remember(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
-    flow: &PacketFlow,
     is_new: bool,
 ) {
     let (packet, translation) = (&batch.packets[i], batch.translations[i]);
@@ -27,24 +45,23 @@ pub(in crate::dataplane::pipeline) fn remember(
     let owner = batch.in_ports[i];
     let backend = (packet.dst, packet.dst_port);
     let virtual_end = (translation.address, translation.port);
-    let reverse = BindingKey::reverse(&flow.key, flow.from_low, flow.hash);
-    let has_reverse = bind(context, &reverse, virtual_end, owner);
     let forward = forward_key(context, packet, virtual_end);
-    let has_forward = bind(context, &forward, backend, owner);
-    // Without the first one no reply would reach the client, without the second one a change would move the flow.
-    if !has_reverse || is_new && !has_forward {
+    // Without a binding a change of the backends would move the flow.
+    if !bind(context, &forward, backend, owner) && is_new {
         return batch.drop(i, DropReason::TableFull);
     }
-    let found = context.snapshot.services().filter(|_| is_new).and_then(|services| {
+    let Some(services) = context.snapshot.services().filter(|_| is_new) else { return };
+    let choice = translation.choice.or_else(|| {
         let is_outside = is_outside(batch, i, context);
-        services.find(virtual_end.0, packet.protocol, virtual_end.1, is_outside)
+        let found = services.find(virtual_end.0, packet.protocol, virtual_end.1, is_outside)?;
+        let pick = found.entry.find(found.backends, packet.is_v4, backend.0, backend.1)?;
+        Some(Choice { place: found.place, backends: found.backends, index: pick.index as u16 })
     });
-    let Some(found) = found else { return };
-    if found.entry.affinity_seconds.is_some() {
+    let Some(choice) = choice else { return };
+    let entry = services.entry(choice.place);
+    if entry.affinity_seconds.is_some() {
         let key = affinity_key(context, packet, virtual_end.0, virtual_end.1);
         bind(context, &key, backend, owner);
     }
-    if let Some(pick) = found.entry.find(found.backends, packet.is_v4, backend.0, backend.1) {
-        found.entry.count_opened(found.backends, packet.is_v4, pick.index);
-    }
+    entry.count_opened(choice.backends, packet.is_v4, choice.index.into());
 }

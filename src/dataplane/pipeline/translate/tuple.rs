@@ -45,6 +45,67 @@ pub(super) fn replace_ends(head: &mut [u8], packet: &Packet, ends: Ends) {
     update_transport(field, packet.protocol, packet.unfinished, [addresses, ports]);
 }
 
+/// An end of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Source,
+    Destination,
+}
+
+/// Replaces address and port of one end of a TCP or UDP packet with a finished checksum, as [`replace_ends`] does. Returns
+/// false, and does nothing, for any other packet.
+#[inline(always)]
+pub(super) fn replace_end(
+    head: &mut [u8],
+    packet: &Packet,
+    end: End,
+    (address, port): (Address, u16),
+) -> bool {
+    let Some(offset) = checksum_offset(packet.protocol) else { return false };
+    let (l3, l4) = (usize::from(packet.l3), usize::from(packet.l4));
+    let has_family = is_v4(address) == packet.is_v4;
+    let Some((network, transport)) = head.split_at_mut_checked(l4) else { return false };
+    let Some(checksum) = transport.get(offset..).and_then(<[u8]>::first_chunk::<2>).copied() else {
+        return false;
+    };
+    // UDP without a checksum has none to update.
+    if packet.unfinished | !has_family | ((packet.protocol == Protocol::UDP) & (checksum == [0; 2])) {
+        return false;
+    }
+    let is_source = end == End::Source;
+    let network = network.get_mut(l3..).unwrap_or_default();
+    let change = if packet.is_v4 {
+        let Some(header) = network.first_chunk_mut::<{ ipv4::HEADER_BYTES }>() else { return false };
+        let (before, behind) = header.split_at_mut(16);
+        let place = if is_source { &mut before[12..] } else { behind };
+        let change = replace(place, (address as u32).to_be_bytes());
+        if let Some(field) = header[10..].first_chunk_mut() {
+            change.update(field);
+        }
+        change
+    } else {
+        let Some(header) = network.first_chunk_mut::<{ ipv6::HEADER_BYTES }>() else { return false };
+        let (before, behind) = header.split_at_mut(24);
+        replace(if is_source { &mut before[8..] } else { behind }, address.to_be_bytes())
+    };
+    let at = if is_source { 0 } else { 2 };
+    let change = change.add(replace(&mut transport[at..], port.to_be_bytes()));
+    let mut field = checksum;
+    change.update(&mut field);
+    if field == [0; 2] && packet.protocol == Protocol::UDP {
+        field = [0xff; 2];
+    }
+    transport[offset..offset + 2].copy_from_slice(&field);
+    true
+}
+
+/// Replaces the first bytes of a place, which begins at an even offset of what checksums cover.
+#[inline(always)]
+fn replace<const N: usize>(place: &mut [u8], new: [u8; N]) -> Change {
+    let Some(place) = place.first_chunk_mut::<N>() else { return Change::default() };
+    Change::of_array(std::mem::replace(place, new), new)
+}
+
 /// Difference of bytes that checksums cover: the sum of the old bytes inverted and of the new ones, "~m + m'" (RFC 1624
 /// section 3).
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,10 +117,14 @@ impl Change {
         Change(Sum::default().add_word(!Sum::default().add_bytes(old).fold()).add_bytes(new))
     }
 
-    /// The same for bytes of a known number.
+    /// The same for an even number of bytes, which the compiler knows.
     #[inline(always)]
     fn of_array<const N: usize>(old: [u8; N], new: [u8; N]) -> Change {
-        Change(Sum::default().add_bytes(&old.map(|byte| !byte)).add_bytes(&new))
+        const { assert!(N.is_multiple_of(2)) };
+        let pairs = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
+        Change(pairs.fold(Sum::default(), |sum, (old, new)| {
+            sum.add_word(!u16::from_be_bytes(*old)).add_word(u16::from_be_bytes(*new))
+        }))
     }
 
     #[inline(always)]
@@ -70,7 +135,7 @@ impl Change {
     /// "HC' = ~(~HC + ~m + m')" (RFC 1624 section 3, equation 3).
     #[inline(always)]
     pub(super) fn update(self, field: &mut [u8; 2]) {
-        *field = self.0.add_bytes(&field.map(|byte| !byte)).finish().to_be_bytes();
+        *field = self.0.add_word(!u16::from_be_bytes(*field)).finish().to_be_bytes();
     }
 
     /// The same for a field that holds a sum that is not inverted.
@@ -214,7 +279,13 @@ mod tests {
                 src: src.then_some((address(2), Some(ports[2]))),
                 dst: dst.then_some((address(3), Some(ports[3]))),
             };
+            let mut by_end = bytes.clone();
             replace_ends(&mut bytes, &parsed, ends);
+            let one = [(End::Source, ends.src), (End::Destination, ends.dst)];
+            for (end, (address, port)) in one.into_iter().filter_map(|(end, to)| Some((end, to?))) {
+                prop_assert!(replace_end(&mut by_end, &parsed, end, (address, port.unwrap())));
+            }
+            prop_assert_eq!(&by_end, &bytes);
             let (src, src_port) = if src { (address(2), ports[2]) } else { (address(0), ports[0]) };
             let (dst, dst_port) = if dst { (address(3), ports[3]) } else { (address(1), ports[1]) };
             let expected = packet(is_v4, protocol, src, dst, [src_port, dst_port], &payload);

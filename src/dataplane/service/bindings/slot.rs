@@ -15,8 +15,6 @@ const CHECKED_SECONDS: u64 = 1;
 pub(crate) enum BindingKind {
     /// From client and virtual address to the backend.
     Forward = 1,
-    /// From client and backend to the virtual address.
-    Reverse = 2,
     /// From client and virtual address, without the client's port, to the backend of its next flow.
     Affinity = 3,
     /// From the datagram of a client's first fragment to the backend.
@@ -96,11 +94,6 @@ pub(super) const OWNER_SHIFT: u32 = 52;
 const OWNER: u64 = 0xfff;
 
 impl BindingKey {
-    /// Key of the virtual address of a flow, whose client is the lower end or not.
-    pub(crate) fn reverse(key: &Key, client_is_low: bool, hash: u64) -> BindingKey {
-        BindingKey { kind: BindingKind::Reverse, key: *key, from_low: client_is_low, hash }
-    }
-
     pub(super) fn word(&self) -> u64 {
         let [.., word] = self.key.words();
         let from_low = if self.from_low { FROM_LOW } else { 0 };
@@ -124,9 +117,8 @@ impl Binding {
 }
 
 impl BindingKind {
-    const ALL: [BindingKind; 6] = [
+    const ALL: [BindingKind; 5] = [
         BindingKind::Forward,
-        BindingKind::Reverse,
         BindingKind::Affinity,
         BindingKind::Fragment,
         BindingKind::ReplyFragment,
@@ -170,8 +162,10 @@ impl Slot {
         let [first, second, third, fourth, _] = key.words();
         let [one, two, three, four, last, high, low] =
             std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
-        let is_same = last & IDENTITY == word && [one, two, three, four] == [first, second, third, fourth];
-        if !is_same {
+        // A comparison of arrays would go by memory, which the processor cannot forward in larger pieces than were stored.
+        let differences =
+            (last & IDENTITY ^ word) | (one ^ first) | (two ^ second) | (three ^ third) | (four ^ fourth);
+        if differences != 0 {
             return None;
         }
         fence(Ordering::Acquire);

@@ -37,7 +37,7 @@ fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
             (found.address, found.port, found.is_of(9, 5000), found.is_of(8, 5000)),
             (7, 8080, true, false)
         );
-        assert_eq!(bindings.find(&BindingKey { kind: BindingKind::Reverse, ..forward }), None);
+        assert_eq!(bindings.find(&BindingKey { kind: BindingKind::Hairpin, ..forward }), None);
         assert_eq!(bindings.find(&BindingKey { from_low: !forward.from_low, ..forward }), None);
         bind(&bindings, &forward, (u128::MAX, 1), 5000, 9);
         assert_eq!(bindings.find(&forward).map(|found| (found.address, found.port)), Some((u128::MAX, 1)));

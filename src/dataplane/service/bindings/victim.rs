@@ -1,9 +1,7 @@
 //! The slot of a set that another binding takes.
 
-use std::sync::atomic::Ordering;
-
 use super::slot::Held;
-use super::{Bindings, WAYS};
+use super::{Bindings, FREE, WAYS};
 use crate::dataplane::conntrack::QuotaClass;
 use crate::ids::PortId;
 
@@ -20,11 +18,11 @@ impl Bindings {
         class_of: impl Fn(&Held) -> QuotaClass,
     ) -> Option<usize> {
         let owner = Held::owner_of(owner);
-        if let Some((free, _)) = self.set(hash).find(|(_, tag)| tag.load(Ordering::Relaxed) == 0) {
+        if let Some(free) = self.tagged(hash, FREE).next() {
             return Some(free);
         }
         let mut left = [None; WAYS];
-        for ((slot, _), left) in self.set(hash).zip(&mut left) {
+        for (slot, left) in self.slots_of(hash).zip(&mut left) {
             // Another worker writes to a slot that has nothing to read.
             let Some(held) = self.slots[slot].held(now_ms) else { continue };
             let class = class_of(&held);

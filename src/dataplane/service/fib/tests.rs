@@ -177,9 +177,11 @@ fn a_change_shares_what_it_does_not_write_and_counters_go_on() {
         first.pages.iter().zip(&second.pages).filter(|(one, other)| !Arc::ptr_eq(one, other)).count();
     assert!((1..=2).contains(&copied), "{copied} pages");
     assert!(Arc::ptr_eq(&first.filter, &second.filter));
-    // A lookup halves a page.
-    let place = |place: &Place| (place.address, place.port, place.protocol.0);
-    assert!(second.pages.iter().all(|page| page.is_sorted_by_key(place)));
+    for (number, page) in second.pages.iter().enumerate() {
+        let of = |place: &Place| page_and_tag(place.address, place.port, place.protocol);
+        let tags: Vec<_> = page.places.iter().map(of).collect();
+        assert_eq!(tags, page.tags.iter().map(|tag| (number, *tag)).collect::<Vec<_>>());
+    }
     assert_eq!((first.revision, second.revision), (1, 2));
     let flows = &second.flows()[&name(7)];
     assert_eq!((flows.total, flows.backends.len(), flows.backends.values().sum::<u64>()), (1, 8, 1));

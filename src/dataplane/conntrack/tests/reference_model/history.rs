@@ -241,7 +241,7 @@ impl History {
             policy_epoch: Generation(self.generation),
             state,
             tcp,
-            translated: false,
+            virtual_end: None,
             hops: flow.hops,
         };
         if let Some(slot) = slot {
