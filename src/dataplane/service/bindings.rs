@@ -7,11 +7,14 @@
 mod slot;
 mod victim;
 
+#[cfg(test)]
+mod loom_tests;
+
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 pub(super) use self::slot::Slot;
 pub(crate) use self::slot::{Binding, BindingKey, BindingKind, Held};
-use self::slot::{OWNER_SHIFT, PORT_SHIFT, VERSION, meta, tag_of};
+use self::slot::{PORT_SHIFT, tag_of};
 use crate::dataplane::conntrack::QuotaClass;
 use crate::ids::PortId;
 use crate::limits::AWAITED_PODS_MS;
@@ -28,6 +31,13 @@ const WRITES: usize = 3;
 
 /// Tag of a free slot.
 const FREE: u16 = 0;
+
+/// Atomics that slots are built on. The loom tests replace them with loom's.
+mod parts {
+    pub(super) use std::sync::atomic::{AtomicU16, AtomicU64, fence};
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
 
 /// Tags of the slots of a set: one says which keys a slot cannot have, without a look at the slot.
 #[derive(Default)]
@@ -214,11 +224,7 @@ impl Bindings {
         if binding.is_of(revision, now_ms) && binding.idle_seconds(now_ms) == 0 {
             return;
         }
-        let owner = binding.meta >> OWNER_SHIFT;
-        let meta = meta(binding.meta & VERSION, now_ms, revision, owner);
-        // Another worker may have replaced the binding.
-        let slot = &self.slots[binding.slot].meta;
-        let _ = slot.compare_exchange(binding.meta, meta, Ordering::Relaxed, Ordering::Relaxed);
+        self.slots[binding.slot].refresh(binding, now_ms, revision);
     }
 
     /// Binds `key` to `address` and `port`, for a flow from the port `owner`. Replaces the binding of the key, if there is

@@ -1,6 +1,7 @@
 //! The CNI plugin with a real switch, real containers' namespaces and host-local.
 
 mod faults;
+mod kills;
 mod rig;
 
 use std::net::{IpAddr, TcpListener};

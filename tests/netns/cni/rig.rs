@@ -102,8 +102,16 @@ impl Network {
         config: &Value,
         errors: Stdio,
     ) -> Child {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_palisade-cni"))
-            .stderr(errors)
+        let mut child = self.prepare_call(verb, container).stderr(errors).spawn().unwrap();
+        // A program that does not read its input has answered already.
+        let _ = child.stdin.take().unwrap().write_all(config.to_string().as_bytes());
+        child
+    }
+
+    /// Prepares a call, which takes its configuration from a pipe.
+    pub(crate) fn prepare_call(&self, verb: &str, container: &Container) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade-cni"));
+        command
             .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", &container.id)
             .env("CNI_NETNS", container.path())
@@ -114,12 +122,8 @@ impl Network {
                 format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={}", container.pod),
             )
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A program that does not read its input has answered already.
-        let _ = child.stdin.take().unwrap().write_all(config.to_string().as_bytes());
-        child
+            .stdout(Stdio::piped());
+        command
     }
 
     pub(crate) fn call(&self, verb: &str, container: &Container, config: &Value) -> Answer {

@@ -1,7 +1,8 @@
 //! Slots of the table of bindings, their keys and contents.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
+use super::parts::{AtomicU16, AtomicU64, fence};
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
 use crate::net::address::Address;
@@ -74,8 +75,6 @@ pub(in super::super) struct Slot {
     pub(super) meta: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Slot>() == 64);
-
 /// Bits of the key's last word: ports and protocol, and the family at bit 62.
 const KEY_BITS: u64 = 0xff_ffff_ffff | 1 << 62;
 pub(super) const PORT_SHIFT: u32 = 40;
@@ -86,11 +85,11 @@ const FROM_LOW: u64 = 1 << 59;
 const IDENTITY: u64 = !(0xffff << PORT_SHIFT);
 
 /// Version of a slot, in the low bits of its meta word.
-pub(super) const VERSION: u64 = 0xffff;
+const VERSION: u64 = 0xffff;
 const SECONDS_SHIFT: u32 = 16;
 const SECONDS: u64 = 0xf_ffff;
 const REVISION_SHIFT: u32 = 36;
-pub(super) const OWNER_SHIFT: u32 = 52;
+const OWNER_SHIFT: u32 = 52;
 const OWNER: u64 = 0xfff;
 
 impl BindingKey {
@@ -133,7 +132,7 @@ impl Held {
     }
 }
 
-pub(super) fn meta(version: u64, now_ms: u32, revision: u16, owner: u64) -> u64 {
+fn meta(version: u64, now_ms: u32, revision: u16, owner: u64) -> u64 {
     version & VERSION
         | (u64::from(now_ms >> 10) & SECONDS) << SECONDS_SHIFT
         | u64::from(revision) << REVISION_SHIFT
@@ -217,6 +216,15 @@ impl Slot {
         tag.store(value, Ordering::Relaxed);
         self.meta.store(meta(odd.wrapping_add(1), now_ms, revision, owner), Ordering::Release);
         true
+    }
+
+    /// Notes that the binding that was read here is used, and checked against `revision`. Has no effect if it has changed.
+    #[inline]
+    pub(super) fn refresh(&self, binding: &Binding, now_ms: u32, revision: u16) {
+        let owner = binding.meta >> OWNER_SHIFT;
+        let meta = meta(binding.meta & VERSION, now_ms, revision, owner);
+        // Another worker may have replaced the binding.
+        let _ = self.meta.compare_exchange(binding.meta, meta, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Empties a half-written slot.

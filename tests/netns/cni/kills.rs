@@ -1,0 +1,190 @@
+//! Calls of the plugin that are killed at one of their system calls.
+//!
+//! The plugin waits for its configuration on standard input. There the test takes hold of it (ptrace), counts its system
+//! calls from then on, and kills it as it enters the chosen one. A call that runs to its end gives the number of all.
+
+use std::io::Write;
+
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::rig::{Container, Network};
+use crate::support::{alone, eventually};
+
+/// Places in each call, unless `PALISADE_KILLS` has another number.
+const PLACES: usize = 8;
+
+fn places() -> usize {
+    std::env::var("PALISADE_KILLS").map_or(PLACES, |text| text.parse().expect("PALISADE_KILLS is a number"))
+}
+
+/// End of a call.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Killed,
+    /// It has made so many system calls.
+    Exited(usize),
+}
+
+/// Makes a call, and kills it when it enters its system call number `at` after its configuration is there.
+fn call_until(network: &Network, verb: &str, container: &Container, config: &Value, at: usize) -> End {
+    let mut child = network.prepare_call(verb, container).spawn().unwrap();
+    let pid = Pid::from_raw(child.id() as i32);
+    let mut stdin = child.stdin.take().unwrap();
+    // read(2) on x86-64 is call 0; the description of a file begins with its number.
+    eventually("the plugin waits for its configuration", || {
+        let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        call.split(' ').take(2).collect::<Vec<_>>() == [READ, "0x0"]
+    });
+    ptrace::seize(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL).unwrap();
+    ptrace::interrupt(pid).unwrap();
+    let mut entered = 0;
+    let mut is_inside = false;
+    stdin.write_all(config.to_string().as_bytes()).unwrap();
+    drop(stdin);
+    loop {
+        match waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap() {
+            WaitStatus::Exited(..) => return End::Exited(entered),
+            WaitStatus::PtraceSyscall(_) => {
+                is_inside = !is_inside;
+                entered += usize::from(is_inside);
+                if is_inside && entered == at {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    return End::Killed;
+                }
+                ptrace::syscall(pid, None).unwrap();
+            }
+            WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => {
+                ptrace::syscall(pid, None).unwrap();
+            }
+            WaitStatus::Stopped(_, signal) => ptrace::syscall(pid, signal).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Number of read(2), as /proc shows it.
+const READ: &str = if cfg!(target_arch = "x86_64") { "0" } else { "63" };
+
+/// Places to kill a call of so many system calls at, in equal distances.
+fn spread(calls: usize) -> impl Iterator<Item = usize> {
+    let places = places().min(calls);
+    (0..places).map(move |place| 1 + place * calls / places)
+}
+
+/// GC by a runtime that knows no container of the network.
+fn collect(network: &Network, by: &Container) {
+    let answer = network.call("GC", by, &gc(network));
+    assert!(answer.success, "{answer:?}");
+}
+
+/// Asserts that nothing is left of any call, in the switch, on the disk, in the container and in the node.
+fn assert_nothing_left(network: &Network, (container, port): (&Container, &str), after: &str) {
+    let left = || {
+        let mut left: Vec<String> = ["attached", "pending"]
+            .into_iter()
+            .flat_map(|part| (0..network.records(part)).map(move |_| format!("a record: {part}")))
+            .collect();
+        left.extend(network.leases());
+        left.extend(network.client().ports().unwrap().into_iter().map(|port| port.name));
+        left.extend(network.client().pods().unwrap().into_iter().map(|pod| pod.pod.to_string()));
+        left.extend(container.has_interface().then(|| "the container's interface".to_owned()));
+        let link = crate::support::veth::try_ip(&format!("-oneline link show dev {port}"));
+        left.extend(link.status.success().then(|| format!("interface {port}")));
+        left
+    };
+    // An IPAM plugin of a killed call may still run.
+    for _ in 0..50 {
+        if left().is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        collect(network, container);
+    }
+    panic!("{after}: {:?} are left", left());
+}
+
+#[test]
+fn a_call_that_is_killed_at_any_system_call_leaves_nothing_behind_the_next_ones() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::up(1);
+    let web = Container::new("web");
+    for kind in ["tap", "veth"] {
+        let config = network.with("interface", kind);
+        let calls = calls_of(&network, "ADD", &web, &config);
+        assert!(web.has_interface() && calls > 100, "{calls}");
+        let port = network.client().ports().unwrap().remove(0).name;
+        network.del(&web);
+        kill_adds(&network, (&web, &port), &config, calls);
+        let calls = calls_of(&network, "DEL", &web, &config);
+        assert!(calls > 50, "{calls}");
+        kill_removals(&network, (&web, &port), ("DEL", &config), calls);
+        network.add(&web, kind);
+        let calls = calls_of(&network, "GC", &web, &gc(&network));
+        assert!(calls > 50, "{calls}");
+        kill_removals(&network, (&web, &port), ("GC", &config), calls);
+    }
+    network.assert_empty();
+}
+
+/// Number of the system calls of a call that comes to its end.
+fn calls_of(network: &Network, verb: &str, container: &Container, config: &Value) -> usize {
+    match call_until(network, verb, container, config, usize::MAX) {
+        End::Exited(calls) => calls,
+        End::Killed => panic!("it was not to be killed"),
+    }
+}
+
+/// Kills ADD. The runtime tries again, or gives up, or has forgotten the container. An ADD afterwards succeeds and stays.
+fn kill_adds(network: &Network, of: (&Container, &str), config: &Value, calls: usize) {
+    let (container, _) = of;
+    for (number, at) in spread(calls).enumerate() {
+        let what = format!("ADD at system call {at} of {calls}: {}", config["interface"]);
+        network.del(container);
+        assert_nothing_left(network, of, &what);
+        assert_eq!(call_until(network, "ADD", container, config, at), End::Killed, "{what}");
+        match number % 3 {
+            0 => {}
+            1 => network.del(container),
+            _ => collect(network, container),
+        }
+        if number % 3 != 0 {
+            assert_nothing_left(network, of, &what);
+        }
+        let answer = network.call("ADD", container, config);
+        assert!(answer.success && container.has_interface(), "{what}: {answer:?}");
+        let mut checked = config.clone();
+        checked["prevResult"] = answer.json;
+        let check = network.call("CHECK", container, &checked);
+        assert!(check.success, "{what}: {check:?}");
+    }
+}
+
+/// Kills DEL or GC, which others follow.
+fn kill_removals(network: &Network, of: (&Container, &str), (verb, config): (&str, &Value), calls: usize) {
+    let (container, _) = of;
+    for (number, at) in spread(calls).enumerate() {
+        let what = format!("{verb} at system call {at} of {calls}: {}", config["interface"]);
+        assert_nothing_left(network, of, &what);
+        let answer = network.call("ADD", container, config);
+        assert!(answer.success, "{what}: {answer:?}");
+        let config = if verb == "GC" { gc(network) } else { config.clone() };
+        assert_eq!(call_until(network, verb, container, &config, at), End::Killed, "{what}");
+        if number % 2 == 0 {
+            network.del(container);
+        } else {
+            collect(network, container);
+        }
+        assert_nothing_left(network, of, &what);
+    }
+}
+
+fn gc(network: &Network) -> Value {
+    let mut config = network.with("cniVersion", "1.1.0");
+    config["cni.dev/valid-attachments"] = serde_json::json!([]);
+    config
+}
