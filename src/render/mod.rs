@@ -67,12 +67,14 @@ impl Format {
                 "contiv",
                 "6-tuple rules of Contiv/VPP, and the tables of its renderer cache: local, global, reflective",
             ),
-            Format::VppAcl => {
-                ("vpp-acl", "one input of vppctl exec: those tables as lists of VPP's ACL plugin, at interfaces")
-            }
-            Format::Vpptcp => {
-                ("vpptcp", "commands of vppctl: rules of VPP's session layer, for applications on its TCP and UDP")
-            }
+            Format::VppAcl => (
+                "vpp-acl",
+                "one input of vppctl exec: those tables as lists of VPP's ACL plugin, at interfaces",
+            ),
+            Format::Vpptcp => (
+                "vpptcp",
+                "commands of vppctl: rules of VPP's session layer, for applications on its TCP and UDP",
+            ),
             Format::Openflow => (
                 "openflow",
                 "one input of ovs-ofctl replace-flows, for a bridge of Open vSwitch with conntrack",

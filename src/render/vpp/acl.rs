@@ -99,7 +99,8 @@ impl Rendering for State {
     }
 
     fn parts(&self) -> Vec<Part> {
-        let text = "comment { Load with vppctl exec. For a VPP without lists of the ACL plugin. }\n".to_owned();
+        let text =
+            "comment { Load with vppctl exec. For a VPP without lists of the ACL plugin. }\n".to_owned();
         self.change(text, &State { acls: BTreeMap::new(), bindings: BTreeMap::new() })
     }
 

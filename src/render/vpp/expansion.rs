@@ -63,7 +63,7 @@ pub(super) fn matches(
             for port in first..=last {
                 let permits = node.allowed.allows(protocol, port);
                 let pieces = pieces(&nodes, place, protocol, port);
-                expanded += pieces.len() - 1;
+                expanded += pieces.len().saturating_sub(1);
                 if expanded > EXPANSION_MAX {
                     return Err(Obstacle::Overlaps(expanded));
                 }

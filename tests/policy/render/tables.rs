@@ -29,7 +29,7 @@ pub(super) fn policy(name: &str, app: &str, rules: &str) -> String {
     )
 }
 
-fn objects(text: &str) -> Vec<Object> {
+pub(super) fn objects(text: &str) -> Vec<Object> {
     let parsed = parse_source(&Source::new("cluster.yaml", text)).unwrap();
     parsed.objects.into_iter().map(|(object, _)| object).collect()
 }
