@@ -15,7 +15,7 @@ use crate::ms;
 pub(crate) fn measure(pods: usize, format: Format) -> Value {
     let mut cluster = Cluster::new(pods);
     let mut objects = cluster.objects();
-    if format == Format::Contiv {
+    if matches!(format, Format::Contiv | Format::Vpptcp) {
         objects.iter_mut().for_each(without_ranges);
     }
     let options = RenderOptions::default();
@@ -47,7 +47,8 @@ pub(crate) fn measure(pods: usize, format: Format) -> Value {
     })
 }
 
-/// Leaves the first port of each range: rules of Contiv have single ports, and the format refuses wide ranges.
+/// Leaves the first port of each range: rules of Contiv and of VPP's sessions have single ports, and the formats refuse
+/// wide ranges.
 fn without_ranges(object: &mut Object) {
     let Object::NetworkPolicy(NetworkPolicy { ingress, egress, .. }) = object else { return };
     for rule in ingress.iter_mut().chain(egress).flatten() {

@@ -20,6 +20,7 @@ Examples:
   palisade render --to nftables --since old/ new/                    only the change from one state to another
   palisade render --to iptables policies/ -o rules/                  one file for each program
   palisade render --to nftables --pod default/db policies/           rules of one pod
+  palisade render --to vpp-acl --interfaces FILE policies/ -o rules/  lists of VPP, for vppctl exec
   palisade render --to security-groups policies/ > state.json        groups, rules and ports of OpenStack
   palisade render --to security-groups --reconcile state.json new/   what to create, attach and delete";
 
@@ -49,7 +50,7 @@ pub(super) struct RenderArguments {
     /// Only pods of this node (spec.nodeName); all pods by default
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// File of lines "NAMESPACE/NAME INTERFACE": the node's interfaces that lead to pods
+    /// File of lines "NAMESPACE/NAME INTERFACE", the node's interfaces that lead to pods, and "uplink INTERFACE"
     #[arg(long, value_name = "FILE")]
     interfaces: Option<PathBuf>,
     /// Direction into which contiv folds all rules, as the vswitch sees it: egress is to a pod
@@ -97,9 +98,12 @@ fn after_help() -> String {
 }
 
 pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> {
+    let (interfaces, uplinks) =
+        arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default();
     let options = RenderOptions {
         pod: arguments.pod.clone(),
-        interfaces: arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default(),
+        interfaces,
+        uplinks,
         direction: if arguments.direction == "ingress" { Direction::Ingress } else { Direction::Egress },
         ..RenderOptions::default()
     };
@@ -166,25 +170,29 @@ fn write_files(directory: &Path, parts: &[Part]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads the interfaces of pods, one line each. Empty lines and lines that begin with # are left out.
-fn read_interfaces(path: &Path) -> Result<BTreeMap<PodName, String>, CliError> {
+/// Interfaces of pods, and uplinks.
+type Interfaces = (BTreeMap<PodName, String>, Vec<String>);
+
+/// Reads interfaces, one line each. Empty lines and lines that begin with # are left out.
+fn read_interfaces(path: &Path) -> Result<Interfaces, CliError> {
     let text = fs::read_to_string(path)
         .map_err(|error| CliError::Message(format!("{} cannot be read: {error}", path.display())))?;
-    let mut interfaces = BTreeMap::new();
+    let (mut interfaces, mut uplinks) = (BTreeMap::new(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
         let wrong = |problem: String| CliError::Message(format!("{}:{number}: {problem}", path.display()));
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [] => {}
             [first, ..] if first.starts_with('#') => {}
+            ["uplink", interface] => uplinks.push(interface.to_owned()),
             [pod, interface] => {
                 let pod: PodName = pod.parse().map_err(wrong)?;
                 if interfaces.insert(pod.clone(), interface.to_owned()).is_some() {
                     return Err(wrong(format!("pod {pod} has a second line")));
                 }
             }
-            _ => return Err(wrong("write NAMESPACE/NAME INTERFACE".to_owned())),
+            _ => return Err(wrong("write NAMESPACE/NAME INTERFACE or uplink INTERFACE".to_owned())),
         }
     }
-    Ok(interfaces)
+    Ok((interfaces, uplinks))
 }

@@ -5,6 +5,7 @@
 
 mod contiv;
 mod identity;
+mod interfaces;
 mod iptables;
 mod nftables;
 mod openflow;
@@ -12,9 +13,9 @@ mod output;
 mod plan;
 mod rendering;
 mod security_groups;
+mod vpp;
 
-use std::collections::BTreeMap;
-
+pub use interfaces::is_interface_name;
 pub use output::{Part, RenderError, RenderOptions};
 pub use rendering::ClusterState;
 
@@ -31,6 +32,10 @@ pub enum Format {
     Iptables,
     /// Rules and tables of Contiv/VPP.
     Contiv,
+    /// Lists of the ACL plugin of VPP.
+    VppAcl,
+    /// Rules of the session layer of VPP.
+    Vpptcp,
     /// Input of `ovs-ofctl`.
     Openflow,
     /// Security groups of `OpenStack` Neutron, as Kuryr makes them.
@@ -41,10 +46,12 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order of printing.
-    pub const ALL: [Format; 6] = [
+    pub const ALL: [Format; 8] = [
         Format::Nftables,
         Format::Iptables,
         Format::Contiv,
+        Format::VppAcl,
+        Format::Vpptcp,
         Format::Openflow,
         Format::SecurityGroups,
         Format::Identity,
@@ -63,6 +70,14 @@ impl Format {
             Format::Contiv => (
                 "contiv",
                 "6-tuple rules of Contiv/VPP, and the tables of its renderer cache: local, global, reflective",
+            ),
+            Format::VppAcl => (
+                "vpp-acl",
+                "one input of vppctl exec: those tables as lists of VPP's ACL plugin, at interfaces",
+            ),
+            Format::Vpptcp => (
+                "vpptcp",
+                "commands of vppctl: rules of VPP's session layer, for applications on its TCP and UDP",
             ),
             Format::Openflow => (
                 "openflow",
@@ -121,15 +136,19 @@ pub fn reconcile(
 ) -> Result<Vec<Part>, RenderError> {
     let recorded = security_groups::State::recorded(recorded)?;
     check(None, wanted, options)?;
+    interfaces::check(options, false)?;
     Ok(security_groups::State::new(wanted, options)?.parts_since(&recorded))
 }
 
 fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part>, RenderError> {
     check(old.map(|(state, _)| state), new.0, new.1)?;
+    interfaces::check(new.1, matches!(format, Format::VppAcl | Format::Vpptcp))?;
     match format {
         Format::Nftables => parts::<nftables::Ruleset>(old, new),
         Format::Iptables => parts::<iptables::State>(old, new),
         Format::Contiv => parts::<contiv::State>(old, new),
+        Format::VppAcl => parts::<vpp::acl::State>(old, new),
+        Format::Vpptcp => parts::<vpp::sessions::State>(old, new),
         Format::Openflow => parts::<openflow::Flows>(old, new),
         Format::SecurityGroups => parts::<security_groups::State>(old, new),
         Format::Identity => parts::<identity::State>(old, new),
@@ -142,7 +161,7 @@ fn check(old: Option<ClusterState>, new: ClusterState, options: &RenderOptions) 
     let has = |pod: &PodName| old.iter().chain([&new]).any(|state| state.tables.pods.contains_key(pod));
     match options.pod.as_ref().filter(|pod| !has(pod)) {
         Some(pod) => Err(RenderError::UnknownPod(pod.clone())),
-        None => check_interfaces(&options.interfaces),
+        None => Ok(()),
     }
 }
 
@@ -152,28 +171,4 @@ fn parts<R: Rendering>(old: Option<Chosen>, (new, options): Chosen) -> Result<Ve
         None => new.parts(),
         Some((old, options)) => new.parts_since(&R::new(old, options)?),
     })
-}
-
-/// Longest name of an interface (`IFNAMSIZ` of linux/if.h, without the final NUL).
-const INTERFACE_MAX: usize = 15;
-
-/// Tests whether rules can name an interface. The kernel accepts more names, with quotes and brackets among them.
-pub fn is_interface_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=INTERFACE_MAX).contains(&name.len()) && name.chars().all(is_plain)
-}
-
-fn check_interfaces(interfaces: &BTreeMap<PodName, String>) -> Result<(), RenderError> {
-    let mut seen = BTreeMap::new();
-    for (pod, interface) in interfaces {
-        let problem = if !is_interface_name(interface) {
-            "a name has up to 15 letters, digits, and the characters - _ ."
-        } else if seen.insert(interface, pod).is_some() {
-            "another pod has the same"
-        } else {
-            continue;
-        };
-        return Err(RenderError::Interface { pod: pod.clone(), interface: interface.clone(), problem });
-    }
-    Ok(())
 }

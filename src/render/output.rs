@@ -12,6 +12,8 @@ pub struct RenderOptions {
     pub pod: Option<PodName>,
     /// Interface of the node that leads to a pod, where it is known.
     pub interfaces: BTreeMap<PodName, String>,
+    /// Interfaces of the node that lead to other addresses than those of its pods (`vpp-acl` alone).
+    pub uplinks: Vec<String>,
     /// Rules for a dataplane in the kernel (`nftables` alone). They judge every packet by the original direction of its
     /// flow, so that a change ends the flows that it denies, and count decisions by [`counter_name`](super::counter_name).
     pub every_packet: bool,
@@ -24,6 +26,7 @@ impl Default for RenderOptions {
         RenderOptions {
             pod: None,
             interfaces: BTreeMap::new(),
+            uplinks: Vec::new(),
             every_packet: false,
             direction: Direction::Egress,
         }
@@ -45,11 +48,19 @@ pub enum RenderError {
     /// Chosen pod is not in the tables.
     #[error("there is no pod {0} for which tables are compiled")]
     UnknownPod(PodName),
-    /// Interface that the kernel does not accept, or that two pods share.
+    /// Interface with an invalid name, or that two pods share.
     #[error("interface {interface:?} of pod {pod}: {problem}")]
     Interface {
         /// Pod.
         pod: PodName,
+        /// Interface.
+        interface: String,
+        /// Problem.
+        problem: &'static str,
+    },
+    /// Uplink with an invalid name, or the name of another interface.
+    #[error("uplink {interface:?}: {problem}")]
+    Uplink {
         /// Interface.
         interface: String,
         /// Problem.

@@ -52,6 +52,20 @@ impl Allowed {
         self.ports(protocol).iter().any(|ports| (ports.0..=ports.1).contains(&port))
     }
 
+    /// Ports of a range by their verdicts: runs of one verdict, in order.
+    pub(in crate::render) fn runs(&self, protocol: Protocol, range: Ports) -> Vec<(Ports, bool)> {
+        let mut runs = Vec::new();
+        for is_allowed in [true, false] {
+            let within = |&(first, last): &Ports| {
+                let run = (first.max(range.0), last.min(range.1));
+                (run.0 <= run.1).then_some((run, is_allowed))
+            };
+            runs.extend(self.ports_with(protocol, is_allowed).iter().filter_map(within));
+        }
+        runs.sort_unstable();
+        runs
+    }
+
     /// Ports that are allowed, or that are not.
     pub(in crate::render) fn ports_with(&self, protocol: Protocol, is_allowed: bool) -> Vec<Ports> {
         if is_allowed { self.ports(protocol).to_vec() } else { complement(self.ports(protocol)) }
@@ -189,6 +203,8 @@ mod tests {
         set.set((Protocol::TCP, 65_535, 65_535), false);
         assert_eq!(set.differing(&Allowed::all(true), Protocol::TCP), [(65_535, 65_535)]);
         assert_eq!(set.differing(&Allowed::all(false), Protocol::TCP), [(0, 65_534)]);
+        let runs = set.runs(Protocol::TCP, (65_000, 65_535));
+        assert_eq!(runs, [((65_000, 65_534), true), ((65_535, 65_535), false)]);
     }
 
     #[test]

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use super::allowed::AllowedSets;
 use super::fold::{Folded, Scope};
 use super::peers::PeerMap;
-use super::rule::{Obstacle, Rule, permit_all, push_rules};
-use crate::net::flow::Protocol;
+use super::refusal::inexpressible;
+use super::rule::{Language, Obstacle, Rule, permit_all, push_rules};
 use crate::render::output::RenderError;
 use crate::render::plan::{Family, Plan, digest};
 use crate::tables::{Direction, PodName};
 
 /// Most rules of a state.
-const RULES_MAX: usize = 1 << 22;
+pub(in crate::render) const RULES_MAX: usize = 1 << 22;
 
 /// State of a node. Directions are those of policy: ingress is traffic to a pod.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ impl Cache {
     pub(in crate::render) fn new(
         plans: &[Plan; 2],
         into: Direction,
-        system: &'static str,
+        language: Language,
     ) -> Result<Cache, RenderError> {
         let mut sets = AllowedSets::new();
         let [v4, v6] =
             &[0, 1].map(|family| Folded::new(&plans[family], Family::ALL[family], into, &mut sets));
         let both = [v4, v6];
-        let mut printer = Printer { plans, sets: &sets, system, known: HashMap::new(), rules: 0 };
+        let mut printer = Printer { plans, sets: &sets, language, known: HashMap::new(), rules: 0 };
         let from = opposite(into);
         let mut pods: BTreeMap<PodName, PodRules> = BTreeMap::new();
         let names = both.iter().flat_map(|folded| folded.pods.keys());
@@ -116,7 +116,7 @@ type OfFamily<'a> = Option<&'a [Scope]>;
 struct Printer<'a> {
     plans: &'a [Plan; 2],
     sets: &'a AllowedSets,
-    system: &'static str,
+    language: Language,
     known: HashMap<Key, Rc<[Rule]>>,
     /// Number of rules so far.
     rules: usize,
@@ -170,50 +170,18 @@ impl Printer<'_> {
         rules: &mut Vec<Rule>,
     ) -> Result<(), RenderError> {
         let before = rules.len();
-        push_rules(scope, family, direction, self.sets, rules)
+        push_rules(scope, family, direction, self.sets, self.language, rules)
             .map_err(|obstacle| self.error(pod, obstacle))?;
         self.rules += rules.len() - before;
         if self.rules > RULES_MAX {
-            return Err(RenderError::TooManyRules { system: self.system, max: RULES_MAX });
+            return Err(RenderError::TooManyRules { system: self.language.name, max: RULES_MAX });
         }
         Ok(())
     }
 
     /// Names the policy that cannot be expressed.
     fn error(&self, pod: &PodName, obstacle: Obstacle) -> RenderError {
-        let problem = match obstacle {
-            Obstacle::Sctp => format!("{} has no rules for ports of SCTP", self.system),
-            Obstacle::Ranges(found) => format!(
-                "{} has no ranges of ports, and single ports would be more than {} rules ({found})",
-                self.system,
-                super::rule::EXPANSION_MAX
-            ),
-        };
-        RenderError::Inexpressible { pod: pod.clone(), rule: self.culprit(pod, obstacle), problem }
-    }
-
-    /// Title of the rule that most likely is the cause: for the pod itself, else for another pod of the node.
-    fn culprit(&self, pod: &PodName, obstacle: Obstacle) -> String {
-        let weight = |(protocol, first, last): (Protocol, u16, u16)| match obstacle {
-            Obstacle::Sctp => usize::from(protocol == Protocol::SCTP),
-            Obstacle::Ranges(_) => usize::from(last - first),
-        };
-        let mut best: Option<(usize, bool, &str)> = None;
-        for plan in self.plans {
-            let own = plan.endpoints.values().filter(|endpoint| endpoint.pods.contains(pod));
-            let own: Vec<&String> =
-                own.flat_map(|endpoint| endpoint.ingress.iter().chain(&endpoint.egress)).collect();
-            for (name, list) in &plan.acls {
-                for rule in &list.rules {
-                    let weight = rule.services.iter().flatten().map(|span| weight(*span)).max().unwrap_or(0);
-                    let candidate = (weight, own.contains(&name), rule.title.as_str());
-                    if weight > 0 && best.is_none_or(|best| (best.1, best.0) < (candidate.1, candidate.0)) {
-                        best = Some(candidate);
-                    }
-                }
-            }
-        }
-        best.map_or_else(|| "its rules together".to_owned(), |(_, _, title)| title.to_owned())
+        inexpressible(self.plans, self.language.name, pod, obstacle)
     }
 }
 

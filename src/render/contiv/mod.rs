@@ -7,6 +7,7 @@ pub(in crate::render) mod allowed;
 pub(in crate::render) mod cache;
 pub(in crate::render) mod fold;
 pub(in crate::render) mod peers;
+pub(in crate::render) mod refusal;
 pub(in crate::render) mod rule;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,10 @@ use super::output::{Part, RenderError, RenderOptions};
 use super::rendering::{ClusterState, Rendering, plans};
 use crate::tables::{Direction, PodName};
 use cache::Cache;
+use rule::Language;
+
+/// Rules of Contiv have single ports.
+const LANGUAGE: Language = Language { name: "contiv", has_ranges: false };
 
 /// Name of the file.
 const FILE: &str = "palisade.contiv";
@@ -64,7 +69,7 @@ fn of_vswitch(direction: Direction) -> Direction {
 impl Rendering for State {
     fn new(cluster: ClusterState, options: &RenderOptions) -> Result<State, RenderError> {
         let into = of_vswitch(options.direction);
-        let cache = Cache::new(&plans(cluster.tables, options), into, "contiv")?;
+        let cache = Cache::new(&plans(cluster.tables, options), into, LANGUAGE)?;
         let mut statements = BTreeMap::new();
         for (pod, rules) in &cache.pods {
             let addresses: Vec<String> = rules.addresses.iter().map(ToString::to_string).collect();

@@ -60,6 +60,15 @@ impl fmt::Display for Rule {
     }
 }
 
+/// System whose rules are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::render) struct Language {
+    /// Name of the format.
+    pub(in crate::render) name: &'static str,
+    /// Whether a rule may have a range of ports, and SCTP as a protocol. Without, a rule has one port or all.
+    pub(in crate::render) has_ranges: bool,
+}
+
 /// Property of a policy that rules cannot express.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::render) enum Obstacle {
@@ -67,6 +76,8 @@ pub(in crate::render) enum Obstacle {
     Sctp,
     /// Ranges that need this many rules.
     Ranges(usize),
+    /// Ports that need this many rules, because other rules are about parts of their networks.
+    Overlaps(usize),
 }
 
 /// Adds rules of a scope to a table. `direction` is that of policy: the peer is the source of ingress.
@@ -75,6 +86,7 @@ pub(in crate::render) fn push_rules(
     family: Family,
     direction: Direction,
     sets: &AllowedSets,
+    language: Language,
     rules: &mut Vec<Rule>,
 ) -> Result<(), Obstacle> {
     let own = scope.own.map_or(everyone(family), IpNet::from);
@@ -82,7 +94,8 @@ pub(in crate::render) fn push_rules(
     let mut expanded = 0;
     for entry in entries {
         let above = entry.parent.map(|parent| sets.get(entries[parent].allowed));
-        for (protocol, ports, permits) in matches(sets.get(entry.allowed), above, &mut expanded)? {
+        let own_set = sets.get(entry.allowed);
+        for (protocol, ports, permits) in matches(own_set, above, language, &mut expanded)? {
             let (source, destination) = match direction {
                 Direction::Ingress => (entry.prefix, own),
                 Direction::Egress => (own, entry.prefix),
@@ -97,7 +110,12 @@ pub(in crate::render) fn push_rules(
 type Match = (Option<Protocol>, Ports, bool);
 
 /// Matches with which traffic of a prefix is decided, above the rules of the prefix that contains it.
-fn matches(own: &Allowed, above: Option<&Allowed>, expanded: &mut usize) -> Result<Vec<Match>, Obstacle> {
+fn matches(
+    own: &Allowed,
+    above: Option<&Allowed>,
+    language: Language,
+    expanded: &mut usize,
+) -> Result<Vec<Match>, Obstacle> {
     let mut matches = Vec::new();
     let above = above.filter(|above| above.others == own.others);
     for protocol in PROTOCOLS {
@@ -105,10 +123,11 @@ fn matches(own: &Allowed, above: Option<&Allowed>, expanded: &mut usize) -> Resu
             if protocol == Protocol::SCTP {
                 return Err(Obstacle::Sctp);
             }
+            let expanded = (!language.has_ranges).then_some(&mut *expanded);
             ports(own, above, protocol, expanded, &mut matches)?;
             continue;
         };
-        if protocol == Protocol::SCTP && is_allowed != own.others {
+        if protocol == Protocol::SCTP && is_allowed != own.others && !language.has_ranges {
             return Err(Obstacle::Sctp);
         }
         let inherited = above.map_or(Some(own.others), |above| above.constant(protocol));
@@ -122,12 +141,13 @@ fn matches(own: &Allowed, above: Option<&Allowed>, expanded: &mut usize) -> Resu
     Ok(matches)
 }
 
-/// Adds matches of a protocol on whose ports there is more than one verdict.
+/// Adds matches of a protocol on whose ports there is more than one verdict: of ranges, or of single ports that are
+/// counted in `expanded`.
 fn ports(
     own: &Allowed,
     above: Option<&Allowed>,
     protocol: Protocol,
-    expanded: &mut usize,
+    mut expanded: Option<&mut usize>,
     matches: &mut Vec<Match>,
 ) -> Result<(), Obstacle> {
     // No rule names port 0 alone, so its verdict is that on all ports which no rule names.
@@ -138,10 +158,15 @@ fn ports(
         _ => own.ports_with(protocol, !base),
     };
     for (first, last) in named {
+        let Some(expanded) = &mut expanded else {
+            let runs = own.runs(protocol, (first, last)).into_iter();
+            matches.extend(runs.map(|(run, is_allowed)| (Some(protocol), run, is_allowed)));
+            continue;
+        };
         if first < last {
-            *expanded += usize::from(last - first) + 1;
-            if *expanded > EXPANSION_MAX {
-                return Err(Obstacle::Ranges(*expanded));
+            **expanded += usize::from(last - first) + 1;
+            if **expanded > EXPANSION_MAX {
+                return Err(Obstacle::Ranges(**expanded));
             }
         }
         let single = |port| (Some(protocol), (port, port), own.allows(protocol, port));

@@ -10,5 +10,5 @@ mod names;
 mod prefix_tree;
 mod types;
 
-pub(crate) use names::{comment, counter, digest};
+pub(crate) use names::{comment, counter, digest, identifier};
 pub(crate) use types::{AclPlan, AddressSet, Endpoint, Family, Peers, Plan, PlanRule, PodLists, Span};

@@ -14,7 +14,7 @@ pub(crate) fn digest(text: &str) -> String {
 }
 
 /// Text as an identifier: other characters are replaced, and a digest follows where the text is changed.
-pub(super) fn identifier(text: &str) -> String {
+pub(crate) fn identifier(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     if text.len() <= NAME_MAX && text.chars().all(is_plain) {
         return text.to_owned();

@@ -65,7 +65,9 @@ fn assert_golden(name: &str, text: &str) {
 fn the_examples_are_as_their_golden_files() {
     let changed = TemporaryDirectory::with_changed_examples("golden");
     let new = changed.path("new");
-    for format in ["nftables", "iptables", "contiv", "openflow", "security-groups", "identity"] {
+    let formats =
+        ["nftables", "iptables", "contiv", "vpp-acl", "vpptcp", "openflow", "security-groups", "identity"];
+    for format in formats {
         let (code, text, errors) = render(&["--to", format, "config/examples"]);
         assert_eq!((code, errors.as_str()), (0, ""));
         assert_golden(&format!("render-{format}"), &text);
@@ -92,6 +94,8 @@ fn files_of_all_formats_have_the_text_of_the_listing() {
         "palisade.ip6tables-final",
         "palisade.ipset-unused",
         "palisade.contiv",
+        "palisade.vpp-acl",
+        "palisade.vpptcp",
         "palisade.flows",
         "palisade.security-groups.json",
         "palisade.identity.json",
