@@ -18,13 +18,16 @@ const RELOADS: usize = 5;
 fn routed() -> Pods {
     let pods = Pods::up();
     pods.node.route(Mac([2, 0, 0, 0, 0, 1])).unwrap();
-    let mut script = "sysctl -qw net.ipv6.conf.all.forwarding=1\n".to_owned();
-    for pod in pods.lab.pods() {
+    let ends = pods.lab.pods().map(|pod| {
         let (end, address) = (&pod.plan().host_interface, pod.v6());
-        script.push_str(&format!("sysctl -qw net.ipv6.conf.{end}.disable_ipv6=0\n"));
-        script.push_str(&format!("ip address add fe80::1/64 dev {end} nodad\n"));
-        script.push_str(&format!("ip route add {address} dev {end}\n"));
-    }
+        format!(
+            "sysctl -qw net.ipv6.conf.{end}.disable_ipv6=0
+            ip address add fe80::1/64 dev {end} nodad
+            ip route add {address} dev {end}
+            "
+        )
+    });
+    let script = format!("sysctl -qw net.ipv6.conf.all.forwarding=1\n{}", ends.collect::<String>());
     pods.shell(&script);
     pods
 }

@@ -168,7 +168,7 @@ spec:
   priority: 1
   subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: other}}}}}}}}
   ingress:
-  - {{action: Deny, from: [{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: blocked}}}}}}}}], protocols: [{{tcp: {{destinationPort: {{number: 6379}}}}}}]}}
+  - {{action: Deny, from: [{{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: blocked}}}}}}}}], protocols: [{{tcp: {{destinationPort: {{number: 6379}}}}}}, {{udp: {{destinationPort: {{number: 7011}}}}}}]}}
 ",
         )
         .replace("BLOCKED4", &blocked4.to_string())
@@ -261,7 +261,7 @@ const BLOCKED_TOO: &str = "  - from: [{podSelector: {matchLabels: {app: blocked}
 ";
 
 /// Probes that both states decide alike.
-const ALWAYS: [Flow; 10] = [
+const ALWAYS: [Flow; 11] = [
     ("client", "db", Protocol::TCP, 6379, true),
     ("client", "db", Protocol::UDP, 5353, true),
     ("client", "db", Protocol::TCP, 5353, false),
@@ -271,8 +271,9 @@ const ALWAYS: [Flow; 10] = [
     ("db", "other", Protocol::TCP, 6379, false),
     // Egress: a block without one address.
     ("client", "other", Protocol::TCP, 6379, false),
-    // The admin tier denies one port to one pod.
+    // The admin tier denies one port of each protocol to one pod.
     ("blocked", "other", Protocol::TCP, 6379, false),
+    ("blocked", "other", Protocol::UDP, 7011, false),
     ("blocked", "other", Protocol::TCP, 7000, true),
     ("blocked", "other", Protocol::UDP, 5353, true),
 ];

@@ -93,8 +93,8 @@ fn other_addresses_of_the_node_are_denied(pods: &Pods) {
     }
 }
 
-/// Asserts that a rule with ports denies a connection that begins in fragments, and that fragments pass within a
-/// connection, or where no rule with ports decides.
+/// Asserts that a rule with ports does not allow a connection that begins in fragments, but denies it, and that fragments
+/// pass within a connection, or where all traffic is allowed.
 fn fragments_follow_their_connection(pods: &Pods) {
     for address in pods.addresses("db") {
         let begun = connected(&pods.pod("client"), address, 5353);
@@ -104,6 +104,8 @@ fn fragments_follow_their_connection(pods: &Pods) {
         assert!(!is_answered(&new, FRAGMENTED, DENIED), "{address}");
     }
     for address in pods.addresses("other") {
+        let denied = connected(&pods.pod("blocked"), address, 7011);
+        assert!(!is_answered(&denied, FRAGMENTED, DENIED), "{address}");
         let new = connected(&pods.pod("blocked"), address, 5353);
         assert!(is_answered(&new, FRAGMENTED, PATIENCE), "{address}");
     }
