@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use super::classes::Classes;
 use super::nodes::NodeGroup;
 use super::numbers::{self, CIDR, CLUSTER, REMOTE_NODE, Range};
 use super::owners::Owners;
@@ -22,34 +23,6 @@ const WORLD_IPV6: u32 = 10;
 
 /// Most entries of the address-to-identity cache: `cilium_ipcache` of Cilium's `pkg/maps/ipcache`.
 const IPCACHE_MAX: usize = 512_000;
-
-/// Classes of addresses.
-pub(super) struct Classes<'a> {
-    tables: &'a RuleTables,
-    /// Lengths of the prefixes of IPv4 and of IPv6, the longest first.
-    lengths: [Vec<u8>; 2],
-}
-
-impl<'a> Classes<'a> {
-    pub(super) fn new(tables: &'a RuleTables) -> Classes<'a> {
-        let lengths = [true, false].map(|is_v4| {
-            let of_family = tables.prefixes.keys().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
-            let lengths: BTreeSet<u8> = of_family.map(IpNet::prefix_len).collect();
-            lengths.into_iter().rev().collect()
-        });
-        Classes { tables, lengths }
-    }
-
-    /// Class of the longest prefix of an address.
-    pub(super) fn of(&self, address: IpAddr) -> ClassId {
-        let lengths = &self.lengths[usize::from(!address.is_ipv4())];
-        let class = |&length: &u8| {
-            let prefix = IpNet::new(address, length).ok()?.trunc();
-            self.tables.prefixes.get(&prefix).copied()
-        };
-        lengths.iter().find_map(class).unwrap_or(ClassId::WORLD)
-    }
-}
 
 /// Identities of peers.
 pub(super) struct Peers {
