@@ -140,17 +140,20 @@ struct PodGroup {
     addresses: Vec<IpAddr>,
 }
 
+/// Addresses with their first pods.
+type Members<'a> = BTreeSet<(&'a PodName, IpAddr)>;
+
 /// Groups of the addresses of pods. If policies tell addresses of one label set apart, all groups but the first have one
 /// more label.
 fn pod_groups(owners: &Owners, classes: &Classes) -> Vec<PodGroup> {
-    let mut sets: BTreeMap<Vec<String>, BTreeMap<ClassId, BTreeSet<(&PodName, IpAddr)>>> = BTreeMap::new();
+    let mut sets: BTreeMap<Vec<String>, BTreeMap<ClassId, Members>> = BTreeMap::new();
     for (&address, pods) in &owners.pods {
         let by_class = sets.entry(owners.labels(pods)).or_default();
         by_class.entry(classes.of(address)).or_default().insert((pods[0], address));
     }
     let mut groups = Vec::with_capacity(sets.len());
     for (labels, by_class) in sets {
-        let mut of_set: Vec<(ClassId, BTreeSet<(&PodName, IpAddr)>)> = by_class.into_iter().collect();
+        let mut of_set: Vec<(ClassId, Members)> = by_class.into_iter().collect();
         of_set.sort_unstable_by(|(_, left), (_, right)| left.first().cmp(&right.first()));
         for (place, (class, members)) in of_set.into_iter().enumerate() {
             let addresses: Vec<IpAddr> = members.into_iter().map(|(_, address)| address).collect();
