@@ -6,6 +6,7 @@
 //! addresses that no rule names, those of an identity where its verdict differs.
 
 mod changes;
+mod classes;
 mod model;
 mod nodes;
 mod numbers;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use super::classes::Classes;
 use super::owners::Owners;
-use super::peers::Classes;
 use crate::ids::{AclId, ClassId, RowId};
 use crate::tables::{PodName, PodPolicy, RuleTables};
 

@@ -1,6 +1,6 @@
 //! Numbers of identities: a function of the keys that are numbered, in which few keys displace others.
 //!
-//! The hash of a key is its place and its priority. Where the place is taken, the next free one is the number. A new key
+//! The hash of a key is its place and its priority. If the place is taken, the next free one is the number. A new key
 //! moves another only if both have the same place and the new one has priority.
 
 use std::collections::{BTreeSet, HashMap};

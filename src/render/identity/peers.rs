@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use super::classes::Classes;
 use super::nodes::NodeGroup;
 use super::numbers::{self, CIDR, CLUSTER, REMOTE_NODE, Range};
 use super::owners::Owners;
@@ -22,34 +23,6 @@ const WORLD_IPV6: u32 = 10;
 
 /// Most entries of the address-to-identity cache: `cilium_ipcache` of Cilium's `pkg/maps/ipcache`.
 const IPCACHE_MAX: usize = 512_000;
-
-/// Classes of addresses.
-pub(super) struct Classes<'a> {
-    tables: &'a RuleTables,
-    /// Lengths of the prefixes of IPv4 and of IPv6, the longest first.
-    lengths: [Vec<u8>; 2],
-}
-
-impl<'a> Classes<'a> {
-    pub(super) fn new(tables: &'a RuleTables) -> Classes<'a> {
-        let lengths = [true, false].map(|is_v4| {
-            let of_family = tables.prefixes.keys().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
-            let lengths: BTreeSet<u8> = of_family.map(IpNet::prefix_len).collect();
-            lengths.into_iter().rev().collect()
-        });
-        Classes { tables, lengths }
-    }
-
-    /// Class of the longest prefix of an address.
-    pub(super) fn of(&self, address: IpAddr) -> ClassId {
-        let lengths = &self.lengths[usize::from(!address.is_ipv4())];
-        let class = |&length: &u8| {
-            let prefix = IpNet::new(address, length).ok()?.trunc();
-            self.tables.prefixes.get(&prefix).copied()
-        };
-        lengths.iter().find_map(class).unwrap_or(ClassId::WORLD)
-    }
-}
 
 /// Identities of peers.
 pub(super) struct Peers {
@@ -167,17 +140,20 @@ struct PodGroup {
     addresses: Vec<IpAddr>,
 }
 
+/// Addresses with their first pods.
+type Members<'a> = BTreeSet<(&'a PodName, IpAddr)>;
+
 /// Groups of the addresses of pods. If policies tell addresses of one label set apart, all groups but the first have one
 /// more label.
 fn pod_groups(owners: &Owners, classes: &Classes) -> Vec<PodGroup> {
-    let mut sets: BTreeMap<Vec<String>, BTreeMap<ClassId, BTreeSet<(&PodName, IpAddr)>>> = BTreeMap::new();
+    let mut sets: BTreeMap<Vec<String>, BTreeMap<ClassId, Members>> = BTreeMap::new();
     for (&address, pods) in &owners.pods {
         let by_class = sets.entry(owners.labels(pods)).or_default();
         by_class.entry(classes.of(address)).or_default().insert((pods[0], address));
     }
     let mut groups = Vec::with_capacity(sets.len());
     for (labels, by_class) in sets {
-        let mut of_set: Vec<(ClassId, BTreeSet<(&PodName, IpAddr)>)> = by_class.into_iter().collect();
+        let mut of_set: Vec<(ClassId, Members)> = by_class.into_iter().collect();
         of_set.sort_unstable_by(|(_, left), (_, right)| left.first().cmp(&right.first()));
         for (place, (class, members)) in of_set.into_iter().enumerate() {
             let addresses: Vec<IpAddr> = members.into_iter().map(|(_, address)| address).collect();

@@ -63,11 +63,11 @@ pub(super) fn changes(changes: &Changes) -> String {
     });
     text.push_str("\n },\n \"delete\": {\n");
     list(&mut text, "  ", "endpoints", changes.endpoints.deleted.iter(), |text, name| {
-        endpoint(text, name, None)
+        endpoint(text, name, None);
     });
     text.push_str(",\n");
     list(&mut text, "  ", "ipcache", changes.ipcache.deleted.iter(), |text, prefix| {
-        cached(text, prefix, None)
+        cached(text, prefix, None);
     });
     text.push_str(",\n");
     list(&mut text, "  ", "entries", changes.deleted_entries.iter(), |text, (name, deleted)| {

@@ -218,9 +218,8 @@ impl Cilium {
             found.max_by_key(|(key, _)| length(key)).map(|(_, is_deny)| *is_deny)
         };
         match (lookup(identity), lookup(0)) {
-            (Some(true), _) | (_, Some(true)) => false,
+            (Some(true), _) | (_, Some(true)) | (None, None) => false,
             (Some(false), _) | (_, Some(false)) => true,
-            (None, None) => false,
         }
     }
 }
