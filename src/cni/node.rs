@@ -65,6 +65,7 @@ pub(super) fn collect(
         }
     }
     remover.finish_others(None, OTHERS_BUDGET);
+    remove_unwritten(records);
     let prefixes = switch.status().ok().map(|status| status.pod_prefixes);
     if let Ok(Some(given)) = config.for_ipam(prefixes.as_deref())
         && let Err(error) = ipam_of(environment, &given, ipam::PATIENCE).pass_on("GC")
@@ -74,6 +75,18 @@ pub(super) fn collect(
     match failures.as_slice() {
         [] => Ok(()),
         failures => Err(CniError::new(Code::IO, format!("some attachments stay: {}", failures.join("; ")))),
+    }
+}
+
+/// Removes the files of records that killed calls were writing, and that have never become records.
+fn remove_unwritten(records: &Records) {
+    for attachment in records.list_files(Part::Pending, ".next") {
+        let Ok(Some(_lock)) = records.try_lock(&attachment) else { continue };
+        if !records.list(Part::Pending).contains(&attachment)
+            && let Err(error) = records.remove(Part::Pending, &attachment)
+        {
+            note(&error);
+        }
     }
 }
 

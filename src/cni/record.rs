@@ -343,9 +343,15 @@ impl Records {
 
     /// Lists the attachments of a part, at most 4,096. Other files are left out.
     pub(super) fn list(&self, part: Part) -> Vec<Attachment> {
-        let entries = fs::read_dir(self.directory.join(part.name()));
-        let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
-        names.filter_map(|name| attachment_of(name.to_str()?)).take(RECORDS_MAX).collect()
+        self.list_files(part, ".json")
+    }
+
+    /// Lists the attachments with files of this suffix. `.next` has a record that a call is writing, or was when it ended.
+    pub(super) fn list_files(&self, part: Part, suffix: &str) -> Vec<Attachment> {
+        let entries = fs::read_dir(self.directory.join(part.name())).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let of = |name: String| attachment_of(&format!("{}.json", name.strip_suffix(suffix)?));
+        names.filter_map(of).take(RECORDS_MAX).collect()
     }
 
     /// File that a record of either part is written to first. A call that is killed leaves it.

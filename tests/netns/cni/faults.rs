@@ -61,6 +61,19 @@ fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
 }
 
 #[test]
+fn a_record_that_was_never_written_goes_with_the_next_collection() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::up(1);
+    let [web, killed] = ["web", "killed"].map(Container::new);
+    network.add(&web, "tap");
+    fs::write(record(&network, "pending", &killed).with_extension("next"), "{").unwrap();
+    assert!(collect(&network, &web).success);
+    assert_eq!((network.records("attached"), network.records("pending")), (1, 0));
+    network.del(&web);
+    network.assert_empty();
+}
+
+#[test]
 fn a_namespace_with_the_name_of_another_gets_no_port() {
     let Some(_alone) = alone() else { return };
     let mut network = Network::up(1);

@@ -30,7 +30,7 @@ struct Place {
 
 fn key(number: u64) -> BindingKey {
     let host = u128::from(number);
-    let key = Key::new(host << 64 | host, (host + 10) << 64 | host, number << 16 | 80 | 6 << 32);
+    let key = Key::new(host << 64 | host, (host + 10) << 64 | host, number << 16 | 0x50 | 6 << 32);
     BindingKey { kind: BindingKind::Forward, key, from_low: true, hash: 0 }
 }
 
