@@ -4,6 +4,7 @@
 //! writes, and makes it even again; a reader that sees an odd or a changed version has read nothing. Nobody waits: a writer
 //! that finds a slot in use skips it. A full set evicts a binding whose flow conntrack would evict too, or none.
 
+mod parts;
 mod slot;
 mod victim;
 
@@ -31,11 +32,6 @@ const WRITES: usize = 3;
 
 /// Tag of a free slot.
 const FREE: u16 = 0;
-
-/// Atomics that slots are built on. The loom tests replace them with loom's.
-mod parts {
-    pub(super) use std::sync::atomic::{AtomicU16, AtomicU64, fence};
-}
 
 const _: () = assert!(size_of::<Slot>() == 64);
 

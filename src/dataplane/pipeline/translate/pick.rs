@@ -186,7 +186,7 @@ fn has_other_flow(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
     let (key, from_low, hash) = flow_to(context, packet, pick);
     context.conntrack.look_up(&key, hash).is_some_and(|slot| {
         let has_ended = || context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
-        !is_by_way_of(context, slot, from_low, (packet.dst, packet.dst_port))
-            && !(packet.opens_connection() && has_ended())
+        let is_same = is_by_way_of(context, slot, from_low, (packet.dst, packet.dst_port));
+        !(is_same || packet.opens_connection() && has_ended())
     })
 }

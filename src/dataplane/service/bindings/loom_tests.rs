@@ -109,7 +109,7 @@ fn a_reader_sees_no_binding_of_another_key() {
         assert!(place.write(2, 2, 0));
         let (new, old) = reader.join().unwrap();
         assert!(matches!(new, None | Some(2)) && matches!(old, None | Some(1)), "{new:?} {old:?}");
-        // Who has seen the later binding does not see the earlier one.
+        // A reader of the later binding does not see the earlier one afterwards.
         assert!(new.is_none() || old.is_none());
     });
 }

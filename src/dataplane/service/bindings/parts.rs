@@ -1,0 +1,3 @@
+//! Atomics that slots are built on. The loom tests replace them with loom's.
+
+pub(super) use std::sync::atomic::{AtomicU16, AtomicU64, fence};
