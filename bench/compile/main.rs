@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// Name of a case, and its measurement, whose argument is true in a smoke test.
 type Case = (&'static str, fn(bool) -> Value);
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     ("full-10k", |smoke| full(if smoke { 1_000 } else { 10_000 }, 5, smoke)),
     ("full-100k", |smoke| full(if smoke { 2_000 } else { 100_000 }, 2, smoke)),
     ("full-10k-every-pod-local", |smoke| every_pod_local(if smoke { 500 } else { 10_000 })),

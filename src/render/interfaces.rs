@@ -24,9 +24,10 @@ fn is_vpp_interface_name(name: &str) -> bool {
 
 /// Checks the interfaces of pods and the uplinks, with names of VPP or of the kernel.
 pub(super) fn check(options: &RenderOptions, is_vpp: bool) -> Result<(), RenderError> {
-    let (is_name, rule): (fn(&str) -> bool, _) = match is_vpp {
-        true => (is_vpp_interface_name, "a name has up to 63 letters, digits, and the characters - _ . /"),
-        false => (is_interface_name, "a name has up to 15 letters, digits, and the characters - _ ."),
+    let (is_name, rule): (fn(&str) -> bool, _) = if is_vpp {
+        (is_vpp_interface_name, "a name has up to 63 letters, digits, and the characters - _ . /")
+    } else {
+        (is_interface_name, "a name has up to 15 letters, digits, and the characters - _ .")
     };
     let mut seen = BTreeMap::new();
     for (pod, interface) in &options.interfaces {

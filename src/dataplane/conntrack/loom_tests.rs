@@ -435,3 +435,20 @@ fn ends_that_a_generation_has_not_seen_do_not_become_current_when_an_earlier_one
         );
     });
 }
+
+#[test]
+fn a_worker_that_finds_a_translated_flow_from_either_end_reads_its_whole_virtual_end() {
+    const END: (u128, u16) = (0xfd00 << 112 | 9, 80);
+    for from_low in [true, false] {
+        explore(move || {
+            let (table, mut one, _other) = fixture();
+            let theirs = table.clone();
+            let beside = thread::spawn(move || {
+                theirs.at_primary_slot(&key(0), from_low).map(|slot| theirs.virtual_end(slot))
+            });
+            insert(&table, &key(0), &NewFlow { virtual_end: Some(END), ..flow(1) }, 0, &mut one);
+            let seen = beside.join().unwrap();
+            assert!(seen.is_none_or(|seen| seen == END), "{seen:?}");
+        });
+    }
+}

@@ -93,10 +93,8 @@ fn nodes<'a>(peers: &PeerMap, sets: &'a AllowedSets, protocol: Protocol) -> Vec<
         // No rule names port 0 alone, so its verdict is that on all ports which no rule names.
         let base = allowed.allows(protocol, 0);
         let has_base = base != wider.allows(protocol, 0);
-        let ports = match has_base {
-            true => allowed.ports_with(protocol, !base),
-            false => allowed.differing(wider, protocol),
-        };
+        let ports =
+            if has_base { allowed.ports_with(protocol, !base) } else { allowed.differing(wider, protocol) };
         above.push(nodes.len());
         nodes.push(Node { prefix, allowed, base, has_base, ports, end: 0 });
     }

@@ -19,9 +19,7 @@ use super::kinds::{KINDS, Kind};
 use super::message::{Event, Message};
 use super::object::{Entry, Issue, NodeNetwork};
 use super::parse::Key;
-use super::run::Settings;
 use super::target::Target;
-use crate::limits::ACL_ENTRIES_MAX;
 use crate::policy::objects::Object;
 use crate::policy::{Change, Compiler, ObjectName, Options};
 use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};
@@ -80,10 +78,9 @@ pub(super) enum Step {
 }
 
 impl Cluster {
-    /// Creates a cluster without objects.
-    pub(super) fn new(settings: &Settings) -> Cluster {
-        let node = settings.node.clone();
-        let acl_entries_max = settings.acl_entries_max.unwrap_or(ACL_ENTRIES_MAX);
+    /// Creates a cluster without objects, as seen from a node. Its tables have `acl_entries_max` rows at most; policies that
+    /// are closed for that and change are tried again after `reopen`.
+    pub(super) fn new(node: Option<String>, acl_entries_max: usize, reopen: Duration) -> Cluster {
         Cluster {
             services: ClusterServices::new(node.clone()),
             options: Options { node },
@@ -96,7 +93,7 @@ impl Cluster {
             held: BTreeMap::new(),
             namespaces: Namespaces::default(),
             prefixes: Prefixes::default(),
-            acl_rows: AclRows::new(acl_entries_max, settings.timing.reopen),
+            acl_rows: AclRows::new(acl_entries_max, reopen),
             nodes_changed: false,
             fresh_issues: BTreeSet::new(),
         }
@@ -323,6 +320,24 @@ impl Cluster {
         drop(compiler.apply_all(changes));
         self.compiler = Some(compiler);
         Some(self.bounded(Step::Full))
+    }
+
+    /// Closes namespaces until the ACL tables have no more rows than a switch takes. Returns the change of the tables.
+    fn bounded(&mut self, step: Step) -> Step {
+        let mut is_closed = false;
+        while let Some(compiler) = &mut self.compiler {
+            let issue_of = |key: &Key| self.issues.get(&(NETWORK_POLICY, key.clone())).cloned();
+            let Some(substitutes) = self.acl_rows.close_largest(compiler, issue_of) else { break };
+            is_closed = true;
+            let objects = substitutes.iter().filter_map(|entry| entry.object.clone());
+            let changes: Vec<Change> = objects.map(Change::Upsert).collect();
+            self.audit.take(&changes);
+            drop(compiler.apply_all(changes));
+            for Entry { key, issue, .. } in substitutes {
+                self.set_issue(NETWORK_POLICY, &key, issue);
+            }
+        }
+        if is_closed { Step::Full } else { step }
     }
 
     /// Tables, once all kinds are listed.

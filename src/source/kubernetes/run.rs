@@ -23,6 +23,7 @@ use super::notify::Notifier;
 use super::routes::Routes;
 use super::target::{Target, TargetError};
 use crate::control::protocol::SourceReport;
+use crate::limits::ACL_ENTRIES_MAX;
 use crate::tables::TablesDiff;
 use crate::threads;
 
@@ -140,7 +141,7 @@ impl<'a> Agent<'a> {
             restart,
             panics: Restarts::default(),
             restart_at: None,
-            cluster: Cluster::new(settings),
+            cluster: new_cluster(settings),
             notifier,
             routes: Routes::new(settings.uplink.clone(), settings.earlier_routes.iter().copied()),
             server: None,
@@ -170,7 +171,7 @@ impl<'a> Agent<'a> {
                 "internal error of the policy compiler: {message}. Please report it with the objects; the tables in \
                  force stay, and all objects are listed again after a while"
             );
-            self.cluster = Cluster::new(self.settings);
+            self.cluster = new_cluster(self.settings);
             let now = Instant::now();
             self.restart_at = Some(now + self.panics.wait(now));
             self.is_loaded = false;
@@ -316,4 +317,9 @@ impl<'a> Agent<'a> {
             self.last_report = Some((report, Instant::now()));
         }
     }
+}
+
+fn new_cluster(settings: &Settings) -> Cluster {
+    let acl_entries_max = settings.acl_entries_max.unwrap_or(ACL_ENTRIES_MAX);
+    Cluster::new(settings.node.clone(), acl_entries_max, settings.timing.reopen)
 }

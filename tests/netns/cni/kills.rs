@@ -45,16 +45,15 @@ fn call_until(network: &Network, verb: &str, container: &Container, config: &Val
     let mut is_inside = false;
     stdin.write_all(config.to_string().as_bytes()).unwrap();
     drop(stdin);
-    loop {
+    let end = loop {
         match waitpid(pid, Some(WaitPidFlag::__WALL)).unwrap() {
-            WaitStatus::Exited(..) => return End::Exited(entered),
+            WaitStatus::Exited(..) => break End::Exited(entered),
             WaitStatus::PtraceSyscall(_) => {
                 is_inside = !is_inside;
                 entered += usize::from(is_inside);
                 if is_inside && entered == at {
                     child.kill().unwrap();
-                    child.wait().unwrap();
-                    return End::Killed;
+                    break End::Killed;
                 }
                 ptrace::syscall(pid, None).unwrap();
             }
@@ -64,7 +63,10 @@ fn call_until(network: &Network, verb: &str, container: &Container, config: &Val
             WaitStatus::Stopped(_, signal) => ptrace::syscall(pid, signal).unwrap(),
             other => panic!("{other:?}"),
         }
-    }
+    };
+    // One that has exited is waited for already.
+    let _ = child.wait();
+    end
 }
 
 /// Number of read(2), as /proc shows it.

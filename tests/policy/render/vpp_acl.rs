@@ -194,7 +194,7 @@ fn acl(text: &str) -> Acl {
             "proto" => rule.protocol = value().parse().unwrap(),
             "sport" => rule.ports[0] = ports(value()),
             "dport" => rule.ports[1] = ports(value()),
-            "tag" => acl.tag = value().to_owned(),
+            "tag" => value().clone_into(&mut acl.tag),
             "," => acl.rules.push(std::mem::take(&mut rule).finish()),
             _ => panic!("the command ends at {word}, and leaves out the rest"),
         }

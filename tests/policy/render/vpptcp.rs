@@ -80,13 +80,13 @@ impl Tree {
         Some(rule.children.iter().find_map(|child| self.lookup(point, *child)).unwrap_or(from))
     }
 
-    fn add(&mut self, rule: Rule) {
+    fn add(&mut self, rule: &Rule) {
         let parent = self.lookup(&rule.lowest(), 0).expect("the root matches");
-        if self.rule(parent).is_same(&rule) {
+        if self.rule(parent).is_same(rule) {
             self.rules[parent].as_mut().unwrap().action = rule.action;
             return;
         }
-        let is_there = self.rules.iter().flatten().any(|other| other.is_same(&rule));
+        let is_there = self.rules.iter().flatten().any(|other| other.is_same(rule));
         assert!(!is_there, "{rule:?} is in the table, and a lookup does not find it");
         let number = self.rules.len();
         let (mut own, mut siblings, mut is_placed) = (Vec::new(), Vec::new(), false);
@@ -102,7 +102,7 @@ impl Tree {
             siblings.push(number);
         }
         self.rules[parent].as_mut().unwrap().children = siblings;
-        self.rules.push(Some(Rule { children: own, ..rule }));
+        self.rules.push(Some(Rule { children: own, ..rule.clone() }));
     }
 
     /// Removes a rule below another. Its children take its place.
@@ -220,7 +220,7 @@ impl Sessions {
         let tree =
             self.0.entry((namespace.unwrap_or_default(), is_tcp, is_v4)).or_insert_with(|| Tree::new(is_v4));
         if is_added {
-            tree.add(rule);
+            tree.add(&rule);
         } else {
             assert!(tree.remove(&rule, 0), "{line}: there is no such rule");
         }

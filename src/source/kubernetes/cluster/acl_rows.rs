@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::prefixes::closed;
-use super::{Cluster, NETWORK_POLICY, Step};
-use crate::policy::Change;
+use crate::policy::Compiler;
 use crate::policy::objects::Object;
-use crate::source::kubernetes::object::{Entry, Version};
+use crate::source::kubernetes::object::{Entry, Issue, Version};
 use crate::source::kubernetes::parse::Key;
 use crate::tables::RuleTables;
 
@@ -94,7 +93,7 @@ impl AclRows {
     }
 
     /// Namespaces that may be closed, the one with most rows first, if the tables have too many rows.
-    pub(super) fn excess(&self, tables: &RuleTables) -> Vec<(String, usize)> {
+    fn excess(&self, tables: &RuleTables) -> Vec<(String, usize)> {
         if tables.acl_entries() <= self.max {
             return Vec::new();
         }
@@ -111,51 +110,35 @@ impl AclRows {
         all
     }
 
-    /// Closes a namespace with these policies and so many rows. Returns their substitutes.
-    pub(super) fn close(&mut self, namespace: String, rows: usize, policies: Vec<Entry>) -> Vec<Entry> {
-        let substitutes = policies.iter().map(|entry| closed(entry, message(rows, self.max))).collect();
-        let policies = policies.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
-        let closed = ClosedNamespace { policies, rows, has_changed: false, since: Instant::now() };
-        self.closed.insert(namespace, closed);
-        substitutes
-    }
-}
-
-impl Cluster {
-    /// Closes namespaces until the ACL tables have no more rows than a switch takes. Returns the change of the tables.
-    pub(super) fn bounded(&mut self, step: Step) -> Step {
-        let mut is_closed = false;
-        while self.close_largest_namespace() {
-            is_closed = true;
-        }
-        if is_closed { Step::Full } else { step }
-    }
-
-    /// Closes the policies of the namespace with most rows, if there are too many. Returns whether it has.
-    fn close_largest_namespace(&mut self) -> bool {
-        let Some(compiler) = &mut self.compiler else { return false };
-        let candidates = self.acl_rows.excess(compiler.tables()).into_iter();
+    /// Closes the policies of the namespace with most rows, if there are too many. Returns their substitutes. `issue_of` tells
+    /// the reason for which a policy is not enforced as written.
+    pub(super) fn close_largest(
+        &mut self,
+        compiler: &Compiler,
+        issue_of: impl Fn(&Key) -> Option<Issue>,
+    ) -> Option<Vec<Entry>> {
+        let candidates = self.excess(compiler.tables()).into_iter();
         let mut with_policies = candidates.filter_map(|(namespace, rows)| {
-            let policies = compiler.network_policies(&namespace);
-            let policies = policies.into_iter().map(|policy| {
+            let policies = compiler.network_policies(&namespace).into_iter().map(|policy| {
                 let key = Key { namespace: namespace.clone(), name: policy.name.clone() };
-                let issue = self.issues.get(&(NETWORK_POLICY, key.clone())).cloned().map(Box::new);
-                let version = self.acl_rows.versions.get(&key).cloned();
+                let issue = issue_of(&key).map(Box::new);
+                let version = self.versions.get(&key).cloned();
                 Entry { key, object: Some(Object::NetworkPolicy(policy)), node: None, version, issue }
             });
             let policies: Vec<Entry> = policies.collect();
             (!policies.is_empty()).then_some((namespace, rows, policies))
         });
-        let Some((namespace, rows, policies)) = with_policies.next() else { return false };
-        let substitutes = self.acl_rows.close(namespace, rows, policies);
-        let changes: Vec<Change> =
-            substitutes.iter().filter_map(|entry| entry.object.clone()).map(Change::Upsert).collect();
-        self.audit.take(&changes);
-        drop(compiler.apply_all(changes));
-        for Entry { key, issue, .. } in substitutes {
-            self.set_issue(NETWORK_POLICY, &key, issue);
-        }
-        true
+        let (namespace, rows, policies) = with_policies.next()?;
+        Some(self.close(namespace, rows, policies))
+    }
+
+    /// Closes a namespace with these policies and so many rows. Returns their substitutes.
+    fn close(&mut self, namespace: String, rows: usize, policies: Vec<Entry>) -> Vec<Entry> {
+        let substitutes = policies.iter().map(|entry| closed(entry, message(rows, self.max))).collect();
+        let policies = policies.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+        let closed = ClosedNamespace { policies, rows, has_changed: false, since: Instant::now() };
+        self.closed.insert(namespace, closed);
+        substitutes
     }
 }
 
