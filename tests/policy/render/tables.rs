@@ -29,6 +29,20 @@ pub(super) fn policy(name: &str, app: &str, rules: &str) -> String {
     )
 }
 
+/// Twenty pods that nothing tells apart from one another, and the same with one of another app.
+pub(super) fn change_of_one_pod() -> [String; 2] {
+    let pods = |app: &str| -> String {
+        let others = (1..20).map(|n| pod(&format!("web-{n:02}"), "web", &[&format!("10.1.0.{n}")]));
+        others.chain([pod("web-20", app, &["10.1.0.20"])]).collect()
+    };
+    let policies = [
+        policy("web", "web", "ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/24}}], ports: [{port: 80}]}]"),
+        policy("old", "old", "ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/25}}], ports: [{port: 80}]}]"),
+    ]
+    .concat();
+    ["web", "old"].map(|app| pods(app) + &policies)
+}
+
 /// Objects of manifests.
 pub(super) fn objects(text: &str) -> Vec<Object> {
     let parsed = parse_source(&Source::new("cluster.yaml", text)).unwrap();
@@ -146,17 +160,7 @@ fn rules_of_one_direction_are_folded_into_the_other() {
 
 #[test]
 fn a_change_of_one_pod_changes_its_own_tables_alone() {
-    // Twenty pods that nothing tells apart from one another, and one of another app.
-    let pods = |app: &str| -> String {
-        let others = (1..20).map(|n| pod(&format!("web-{n:02}"), "web", &[&format!("10.1.0.{n}")]));
-        others.chain([pod("web-20", app, &["10.1.0.20"])]).collect()
-    };
-    let policies = [
-        policy("web", "web", "ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/24}}], ports: [{port: 80}]}]"),
-        policy("old", "old", "ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/25}}], ports: [{port: 80}]}]"),
-    ]
-    .concat();
-    let (old, new) = (pods("web") + &policies, pods("old") + &policies);
+    let [old, new] = change_of_one_pod();
     let options = RenderOptions::default();
     let change = &rendered(Format::Contiv, Some(&old), &new, &options).unwrap()[0].text;
     let statements: Vec<&str> = change.lines().filter(|line| !line.starts_with(['#', ' '])).collect();

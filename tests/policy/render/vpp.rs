@@ -11,7 +11,7 @@ use palisade::render::{ClusterState, Format, RenderOptions, difference, render};
 use palisade::tables::Classifier;
 
 use super::golden::{self, TemporaryDirectory};
-use super::tables::{objects, pod, policy, rendered};
+use super::tables::{change_of_one_pod, objects, pod, policy, rendered};
 use super::{Systems, system, unless_refused};
 
 /// Text of a rendering, or of a change.
@@ -162,16 +162,7 @@ fn names_of_pods_do_not_end_a_command() {
 
 #[test]
 fn the_list_of_one_pod_changes_alone() {
-    let pods = |app: &str| -> String {
-        let others = (1..20).map(|n| pod(&format!("web-{n:02}"), "web", &[&format!("10.1.0.{n}")]));
-        others.chain([pod("web-20", app, &["10.1.0.20"])]).collect()
-    };
-    let policies = [
-        policy("web", "web", "ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/24}}], ports: [{port: 80}]}]"),
-        policy("old", "old", "ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/25}}], ports: [{port: 80}]}]"),
-    ]
-    .concat();
-    let (old, new) = (pods("web") + &policies, pods("old") + &policies);
+    let [old, new] = change_of_one_pod();
     let commands = |old: &str, new: &str, format| -> Vec<String> {
         let text = text(format, Some(old), new).unwrap();
         text.lines().filter(|line| !line.starts_with(['c', '#'])).map(str::to_owned).collect()
