@@ -291,26 +291,37 @@ fn virtio_net_headers_of_a_hostile_pod_cost_its_own_packets_alone() {
         (state >> 8) % below
     };
     let mut sent = 0;
-    for _ in 0..20_000 {
-        let frame = tcp_frame(&stranger, &server, [2, 16, 24, 17][random(4) as usize], random(9000) as usize);
-        let any = |random: &mut dyn FnMut(u32) -> u32| [random(256) as u8, random(256) as u8];
-        let likely = [random(3) as u8, [0, 1, 3, 4, 5, 0x81][random(6) as usize], 54, 0];
-        let near = |value: u32| ((value + random(3)).saturating_sub(1) as u16).to_ne_bytes();
-        let mut fields =
-            [[100, 0], [34, 0], [16, 0]].map(|field: [u8; 2]| u32::from(u16::from_ne_bytes(field))).map(near);
-        for field in &mut fields {
-            if random(4) == 0 {
-                *field = any(&mut random);
+    let mut send = |count: u32| {
+        for _ in 0..count {
+            let frame =
+                tcp_frame(&stranger, &server, [2, 16, 24, 17][random(4) as usize], random(9000) as usize);
+            let any = |random: &mut dyn FnMut(u32) -> u32| [random(256) as u8, random(256) as u8];
+            let likely = [random(3) as u8, [0, 1, 3, 4, 5, 0x81][random(6) as usize], 54, 0];
+            let near = |value: u32| ((value + random(3)).saturating_sub(1) as u16).to_ne_bytes();
+            let mut fields = [[100, 0], [34, 0], [16, 0]]
+                .map(|field: [u8; 2]| u32::from(u16::from_ne_bytes(field)))
+                .map(near);
+            for field in &mut fields {
+                if random(4) == 0 {
+                    *field = any(&mut random);
+                }
             }
+            // The kernel refuses some headers itself.
+            sent += u32::from(socket.send(&[&likely[..], &fields.concat(), &frame].concat()).is_ok());
         }
-        // The kernel refuses some headers itself.
-        sent += u32::from(socket.send(&[&likely[..], &fields.concat(), &frame].concat()).is_ok());
-    }
-    assert!(sent > 1000, "the kernel takes {sent} headers");
+        sent
+    };
+    let first = send(20_000);
+    assert!(first > 1000, "the kernel takes {first} headers");
+    // Most are lost before the switch, as many as the sender is faster.
     eventually("the switch has decided on the packets", || {
         let drops = rig.drops();
-        drops.get("policy-ingress").is_some_and(|drops| *drops > 100)
-            && drops.get("malformed").is_some_and(|drops| *drops > 0)
+        let is_enough = drops.get("policy-ingress").is_some_and(|drops| *drops > 100)
+            && drops.get("malformed").is_some_and(|drops| *drops > 0);
+        if !is_enough {
+            send(200);
+        }
+        is_enough
     });
     assert!(!capture.heard().iter().any(|frame| is_marked(frame)), "a denied packet has arrived");
     assert_accounted(&rig.counters());
