@@ -98,6 +98,39 @@ fn check_compares_and_a_second_add_gives_the_first_result() {
 }
 
 #[test]
+fn a_plugin_behind_it_takes_its_result_and_returns_it() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::up(1);
+    for kind in ["tap", "veth"] {
+        let [web, db] = ["web", "db"].map(Container::new);
+        let [result, of_db] = [&web, &db].map(|container| network.add(container, kind));
+        let mut tuning = network.with("type", "tuning");
+        tuning["sysctl"] = json!({"net.core.somaxconn": "517"});
+        tuning["prevResult"] = result.clone();
+        let answer = network.call_chained("ADD", &web, &tuning);
+        assert!(answer.success, "{answer:?}");
+        assert_eq!(
+            (addresses(&answer.json), &answer.json["interfaces"]),
+            (addresses(&result), &result["interfaces"])
+        );
+        let limit = web.run(|| std::fs::read_to_string("/proc/sys/net/core/somaxconn")).unwrap();
+        assert_eq!(limit.trim(), "517");
+        let mut config = network.with("interface", kind);
+        config["prevResult"] = answer.json;
+        let checked = network.call("CHECK", &web, &config);
+        assert!(checked.success, "{checked:?}");
+        network.apply(&[(&web, &result), (&db, &of_db)], "");
+        let to = addresses(&result)[0];
+        let _server = web.serve(to);
+        db.assert_reaches(to);
+        let removed = network.call_chained("DEL", &web, &tuning);
+        assert!(removed.success, "{removed:?}");
+        [&web, &db].into_iter().for_each(|container| network.del(container));
+        network.assert_empty();
+    }
+}
+
+#[test]
 fn an_add_waits_for_policy_where_it_is_told_to() {
     let Some(_alone) = alone() else { return };
     let network = Network::up(1);

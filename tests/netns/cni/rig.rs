@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -110,7 +110,11 @@ impl Network {
 
     /// Prepares a call, which takes its configuration from a pipe.
     pub(crate) fn prepare_call(&self, verb: &str, container: &Container) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade-cni"));
+        self.prepare_call_of(env!("CARGO_BIN_EXE_palisade-cni").as_ref(), verb, container)
+    }
+
+    fn prepare_call_of(&self, program: &Path, verb: &str, container: &Container) -> Command {
+        let mut command = Command::new(program);
         command
             .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", &container.id)
@@ -128,6 +132,14 @@ impl Network {
 
     pub(crate) fn call(&self, verb: &str, container: &Container, config: &Value) -> Answer {
         Answer::of(&self.start_call(verb, container, config).wait_with_output().unwrap())
+    }
+
+    /// Calls a plugin of Debian behind this one, with the result before it.
+    pub(crate) fn call_chained(&self, verb: &str, container: &Container, config: &Value) -> Answer {
+        let program = Path::new(PLUGINS).join(config["type"].as_str().unwrap());
+        let mut child = self.prepare_call_of(&program, verb, container).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+        Answer::of(&child.wait_with_output().unwrap())
     }
 
     /// Attaches a container, and returns its result.

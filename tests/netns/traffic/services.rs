@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use palisade::control::protocol::ServicesPatch;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect, transfer, udp_exchange};
@@ -15,7 +16,9 @@ use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, only_from};
 /// Port of the Service; its backends have [`PORT`].
 const SERVICE: u16 = 80;
 const MEGABYTES: u64 = 2 << 20;
-const CONNECTIONS: usize = 60;
+const CONNECTIONS: usize = 300;
+/// Interval between their beginnings: a hundred a second, where the machine is fast enough.
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Lab with a client and a backend on a tap device, and a client and a backend on a veth pair.
 fn rig(config: &str) -> Rig {
@@ -90,7 +93,9 @@ fn connections_reach_the_backends_of_a_service_while_these_change() {
                 }
             }
         });
+        let start = Instant::now();
         for n in 0..CONNECTIONS {
+            std::thread::sleep((INTERVAL * n as u32).saturating_sub(start.elapsed()));
             let (from, address) = ([&tap, &veth][n % 2], virtual_addresses()[n / 2 % 2]);
             assert_eq!(tcp_connect(from, address, SERVICE, PATIENCE).unwrap(), Outcome::Allowed, "{n}");
         }
