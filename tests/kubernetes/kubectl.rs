@@ -13,7 +13,7 @@ use crate::server::ApiServer;
 use crate::tools::run_if_installed;
 
 /// Time within which an event arrives.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Watch of pods by `kubectl`. It ends with this.
 struct Watch {
