@@ -258,12 +258,31 @@ fn overlapping_networks_decide_without_an_order_of_rules() {
             "ingress: [{{from: [{{ipBlock: {{cidr: '{wide}', except: ['{narrow}']}}}}], ports: [{{port: 80}}]}}, {}]",
             block(narrowest, "")
         )));
+        let except = |cidr: &str, without: &str, ports: &str| {
+            let end = format!("cidr: '{cidr}', except: ['{without}']");
+            block(cidr, ports).replace(&format!("cidr: '{cidr}'"), &end)
+        };
+        for rules in [
+            // A network that is left out, and a part of it.
+            vec![block(narrowest, "[{port: 80}]")],
+            vec![except(wide, narrow, "[{port: 80}]"), block(narrowest, "[{port: 80}]")],
+            vec![block(wide, "[{port: 80}]")],
+            // All ports of a part without a part of its own, which has the port of the whole.
+            vec![block(wide, "[{port: 80}]"), except(narrow, narrowest, "")],
+            // Ranges side by side, of which the part has one and the whole the other.
+            vec![
+                except(wide, narrow, "[{port: 85, endPort: 90}]"),
+                block(narrow, "[{port: 80, endPort: 84}]"),
+            ],
+        ] {
+            clusters.push(overlapping(&format!("ingress: [{}]", rules.join(", "))));
+        }
     }
     for (number, old) in clusters.iter().enumerate() {
-        // Each is reached from two others.
-        for step in [1, 7] {
+        // Each is reached from others.
+        for step in [1, 2, clusters.len() - 1, 7] {
             let new = &clusters[(number + step) % clusters.len()];
-            assert_eq!(compare(old, new, &addresses, &[0, 53, 80, 82, 85, 443]), 2, "{new}");
+            assert_eq!(compare(old, new, &addresses, &[0, 53, 80, 82, 84, 85, 90, 443]), 2, "{new}");
         }
     }
 }
@@ -291,6 +310,22 @@ fn cluster_wide_denials_split_ports_or_are_refused() {
         for denied in ["10.0.0.0/24", "192.0.2.0/24", "10.0.0.0/8", "0.0.0.0/1"] {
             compare(cluster, &(tier(denied, port) + cluster), &addresses, &[24, 25, 80]);
             compare(&(tier(denied, port) + cluster), cluster, &addresses, &[24, 25, 80]);
+        }
+    }
+    // All ports of a part of a network, in which one part is denied a port.
+    let denied = |blocks: &str| {
+        tier("203.0.113.0/24", port).replace("['0.0.0.0/0']", "['10.128.0.0/16']")
+            + &open
+            + &policy("web", "web", &format!("policyTypes: [Egress], egress: [{blocks}]"))
+    };
+    let wide = "{to: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 25}]}";
+    let narrow = "{to: [{ipBlock: {cidr: 10.128.0.0/9}}]}";
+    let states =
+        [wide.to_owned(), format!("{wide}, {narrow}"), narrow.to_owned()].map(|blocks| denied(&blocks));
+    for old in &states {
+        for new in &states {
+            let ends = ["10.1.0.1", "10.128.0.0", "10.128.1.1", "10.129.0.1", "10.255.255.255", "10.2.0.1"];
+            assert_eq!(compare(old, new, &ends, &[24, 25, 80]), 2);
         }
     }
     let range = "{portRange: {protocol: TCP, start: 1, end: 4097}}";
