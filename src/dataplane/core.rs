@@ -118,8 +118,10 @@ impl Core {
             ))
         })?;
         let now_ms = start.elapsed().as_millis() as u32;
-        let Opened { conntrack, bindings, mut endpoints, first, report } =
+        let Opened { mut conntrack, bindings, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
+        let bindings = Arc::new(bindings);
+        conntrack.add_forward_counts(bindings.clone());
         let desired = Arc::new(DesiredState::default());
         let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
         // Workers run their first batch before the first publication.

@@ -7,6 +7,8 @@
 
 #[path = "entry/mod.rs"]
 mod entry;
+#[path = "forward_counts.rs"]
+mod forward_counts;
 #[path = "../fib/publish.rs"]
 mod publish;
 #[path = "quota.rs"]

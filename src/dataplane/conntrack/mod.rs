@@ -12,6 +12,7 @@
 //! evicts others only.
 
 mod entry;
+mod forward_counts;
 mod key;
 mod non_tcp;
 mod quota;
@@ -26,6 +27,7 @@ mod virtual_end;
 mod parts;
 
 pub(crate) use entry::{Entry, FlowWord, NewFlow};
+pub(crate) use forward_counts::{ForwardCount, ForwardCounts};
 pub(crate) use key::Key;
 pub(crate) use state::{FlowState, Outcome, QuotaClass, Side};
 pub(crate) use table::{

@@ -14,15 +14,15 @@ use crate::net::address::Address;
 pub(crate) struct VirtualEnd {
     address: [AtomicU64; 2],
     port: AtomicU64,
-    /// Makes half a cache line, so that none lies in two.
-    unused: AtomicU64,
+    /// The binding beside which packets of the flow are counted, plus one.
+    binding: AtomicU64,
 }
 
 impl VirtualEnd {
     /// The virtual end in these words of memory.
     pub(super) fn from_words(words: [u64; 4]) -> VirtualEnd {
-        let [high, low, port, unused] = words.map(AtomicU64::new);
-        VirtualEnd { address: [high, low], port, unused }
+        let [high, low, port, binding] = words.map(AtomicU64::new);
+        VirtualEnd { address: [high, low], port, binding }
     }
 
     #[inline]
@@ -35,5 +35,15 @@ impl VirtualEnd {
         self.address[0].store((address >> 64) as u64, Relaxed);
         self.address[1].store(address as u64, Relaxed);
         self.port.store(port.into(), Relaxed);
+        self.binding.store(0, Relaxed);
+    }
+
+    /// The binding beside which packets of the flow are counted.
+    pub(super) fn binding(&self) -> Option<u32> {
+        Some(self.binding.load(Relaxed).checked_sub(1)? as u32)
+    }
+
+    pub(super) fn set_binding(&self, binding: u32) {
+        self.binding.store(u64::from(binding) + 1, Relaxed);
     }
 }

@@ -149,7 +149,7 @@ impl Ending<'_> {
 
 /// Describes the flow in a slot.
 fn info(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry, now_ms: u32) -> FlowInfo {
-    let [(packets, bytes), (reply_packets, reply_bytes)] = entry.counts();
+    let ([(packets, bytes), (reply_packets, reply_bytes)], idle_ms) = conntrack.counts(slot, now_ms);
     let owner = entry.quota_owner();
     FlowInfo {
         key: key.flow(entry.sender(true) == Side::Initiator),
@@ -158,7 +158,7 @@ fn info(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry, now_ms: u32
         port: owner.map(|owner| owner.port).unwrap_or_default(),
         generation: entry.policy_epoch(),
         age_ms: conntrack.age_ms(slot, now_ms).map(u64::from),
-        idle_ms: u64::from(entry.idle_ms(now_ms)),
+        idle_ms: idle_ms.into(),
         packets,
         bytes,
         reply_packets,

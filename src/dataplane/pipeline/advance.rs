@@ -11,7 +11,7 @@ use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
-use super::translate::{FlowMatch, Translator, match_known_flow, remember, translate_plain};
+use super::translate::{FlowMatch, Translator, cache_hop, match_known_flow, remember, translate_plain};
 use crate::dataplane::FlowEnd;
 use crate::dataplane::conntrack::{
     Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
@@ -152,6 +152,9 @@ impl Advance<'_> {
         if is_plain {
             self.batch.adjacencies[i] = adjacency;
             self.context.conntrack.entry(slot).count(flow.from_low, bytes, self.context.now_ms);
+            if by_client {
+                cache_hop(self.batch, i, self.context, flow, slot);
+            }
         }
         is_plain
     }
@@ -194,6 +197,8 @@ impl Advance<'_> {
             {
                 let is_new = may_reopen && self.batch.packets[i].opens_connection();
                 remember(self.batch, i, self.context, is_new);
+                self.context.conntrack.take_forward_count(slot);
+                cache_hop(self.batch, i, self.context, flow, slot);
             }
         }
     }

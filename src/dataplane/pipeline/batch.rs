@@ -143,6 +143,12 @@ impl Batch {
         self.dispositions[i] == Disposition::Pending
     }
 
+    /// Whether frame `i` leaves by its adjacency, if no stage decides otherwise.
+    #[inline]
+    pub(crate) fn leaves(&self, i: usize) -> bool {
+        matches!(self.dispositions[i], Disposition::Pending | Disposition::Routed)
+    }
+
     /// Virtual address and port to which packet `i` was sent, if its destination is a backend in place of them.
     #[inline]
     pub(crate) fn virtual_end(&self, i: usize) -> Option<(Address, u16)> {

@@ -146,7 +146,9 @@ fn count_run(batch: &Batch, run: Range<usize>, context: &Context<'_>) {
                 }
             }
             Disposition::Held => continue, // It is counted when it has a disposition.
-            Disposition::Pending => unreachable!("rewrite leaves no disposition pending"),
+            Disposition::Pending | Disposition::Routed => {
+                unreachable!("rewrite leaves no disposition pending")
+            }
         }
         received += 1;
         bytes += u64::from(*frame_bytes);

@@ -27,7 +27,7 @@ pub(super) fn rewrite(
 ) {
     let src = context.snapshot.mac.to_bits();
     for i in 0..batch.len() {
-        if !batch.is_pending(i) {
+        if !batch.leaves(i) {
             continue;
         }
         prefetch_frame(&batch.frames, i, context.umem);

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::bindings::{Bindings, Slot};
+use super::bindings::{Addresses, Bindings, Slot};
 use crate::dataplane::conntrack::storage::{Storage, private_file_options};
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES};
 
 /// Version of the layout of slots.
-const LAYOUT: u64 = 2;
+const LAYOUT: u64 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"bindings");
 /// Permissions of others than the owner.
 const OTHERS: u32 = 0o077;
@@ -43,7 +43,8 @@ pub(crate) fn open_bindings(
 
 fn map(path: &Path, table: u64, slots: usize, huge_pages: bool) -> io::Result<Bindings> {
     let header = [MAGIC, LAYOUT, slots as u64, table].map(u64::to_ne_bytes).concat();
-    let bytes = (HEADER_BYTES + slots * size_of::<Slot>()).next_multiple_of(HUGE_PAGE_BYTES) as u64;
+    let bytes = (HEADER_BYTES + slots * (size_of::<Slot>() + size_of::<Addresses>()))
+        .next_multiple_of(HUGE_PAGE_BYTES) as u64;
     let file = if let Some(file) = left(path, &header, bytes) {
         file
     } else {
@@ -62,11 +63,12 @@ fn map(path: &Path, table: u64, slots: usize, huge_pages: bool) -> io::Result<Bi
     };
     let mut memory = FileMemory::map(file, bytes as usize)?;
     memory.skip(HEADER_BYTES);
-    let slots = memory.take(slots, Slot::from_words)?;
+    let (slots, addresses) =
+        (memory.take(slots, Slot::from_words)?, memory.take(slots, Addresses::from_words)?);
     if huge_pages {
         memory.collapse();
     }
-    Ok(Bindings::of(slots))
+    Ok(Bindings::of(slots, addresses))
 }
 
 /// Opens the file that a process has left, if it is of use.

@@ -4,6 +4,7 @@
 //! writes, and makes it even again; a reader that sees an odd or a changed version has read nothing. Nobody waits: a writer
 //! that finds a slot in use skips it. A full set evicts a binding whose flow conntrack would evict too, or none.
 
+mod cached_hop;
 mod parts;
 mod slot;
 mod victim;
@@ -13,11 +14,12 @@ mod loom_tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-pub(super) use self::slot::Slot;
-pub(crate) use self::slot::{Binding, BindingKey, BindingKind, Held};
-use self::slot::{PORT_SHIFT, tag_of};
-use crate::dataplane::conntrack::QuotaClass;
-use crate::ids::PortId;
+use self::cached_hop::CachedHop;
+use self::slot::Content;
+pub(super) use self::slot::{Addresses, Slot};
+pub(crate) use self::slot::{Binding, BindingKey, BindingKind, BindingLookup, BindingPlace, Held};
+use crate::dataplane::conntrack::{ForwardCount, ForwardCounts, QuotaClass, Slot as FlowSlot};
+use crate::ids::{Generation, PortId};
 use crate::limits::AWAITED_PODS_MS;
 use crate::mem::{HugeArray, prefetch_read, prefetch_write};
 use crate::net::address::Address;
@@ -43,6 +45,8 @@ struct Tags([AtomicU16; WAYS]);
 /// The bindings.
 pub(crate) struct Bindings {
     slots: HugeArray<Slot>,
+    /// By slot.
+    addresses: HugeArray<Addresses>,
     /// By set.
     tags: Box<[Tags]>,
     /// Whether a pod may have been bound to itself.
@@ -62,7 +66,7 @@ impl Bindings {
     }
 
     /// The table in these slots, which a process may have left. Empties those that it has left half written.
-    pub(super) fn of(slots: HugeArray<Slot>) -> Bindings {
+    pub(super) fn of(slots: HugeArray<Slot>, addresses: HugeArray<Addresses>) -> Bindings {
         let mut is_used = false;
         let tags = slots.chunks(WAYS).map(|set| {
             let tags = Tags::default();
@@ -77,6 +81,7 @@ impl Bindings {
         let tags = tags.collect();
         Bindings {
             slots,
+            addresses,
             tags,
             has_hairpins: is_used.into(),
             has_fragments: is_used.into(),
@@ -86,7 +91,8 @@ impl Bindings {
 
     /// Makes an empty table for so many flows, in huge pages if requested and available.
     pub(super) fn new(flows: usize, huge_pages: bool) -> std::io::Result<Bindings> {
-        Ok(Bindings::of(HugeArray::new(Bindings::slots_for(flows), huge_pages)?))
+        let slots = Bindings::slots_for(flows);
+        Ok(Bindings::of(HugeArray::new(slots, huge_pages)?, HugeArray::new(slots, huge_pages)?))
     }
 
     /// Whether a pod may have been bound to itself.
@@ -176,7 +182,7 @@ impl Bindings {
     /// Starts to load the preferred slot of a hash.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch_read(&self.slots[self.place(hash).1]);
+        prefetch_write(&self.slots[self.place(hash).1]);
     }
 
     /// Starts to load the tags of the set of a hash.
@@ -202,16 +208,25 @@ impl Bindings {
     /// Finds a binding in its preferred slot, where nearly all are.
     #[inline]
     pub(crate) fn find_preferred(&self, key: &BindingKey) -> Option<Binding> {
-        let (_, preferred) = self.place(key.hash);
-        self.slots[preferred].read_if(preferred, &key.key, key.word())
+        self.read_if(self.place(key.hash).1, key)
+    }
+
+    /// The same by check and last word alone. A binding over IPv6 may be that of another key with the same hash.
+    #[inline(always)]
+    pub(crate) fn find_checked(&self, lookup: &BindingLookup) -> Option<Binding> {
+        let (_, preferred) = self.place(lookup.hash);
+        self.slots[preferred].read_checked(preferred, lookup.check, lookup.word)
     }
 
     /// Finds a binding by the tags of its set. Fast for a key that has none.
     #[inline(never)]
     pub(crate) fn find_by_tag(&self, key: &BindingKey) -> Option<Binding> {
-        let word = key.word();
-        let tag = tag_of(&key.key, word);
-        self.tagged(key.hash, tag).find_map(|slot| self.slots[slot].read_if(slot, &key.key, word))
+        self.tagged(key.hash, key.tag()).find_map(|slot| self.read_if(slot, key))
+    }
+
+    #[inline]
+    fn read_if(&self, slot: usize, key: &BindingKey) -> Option<Binding> {
+        self.slots[slot].read_if(&self.addresses[slot], slot, key)
     }
 
     /// Notes that a binding is used, and checked against `revision`. Stores nothing if that is known.
@@ -220,7 +235,29 @@ impl Bindings {
         if binding.is_of(revision, now_ms) && binding.idle_seconds(now_ms) == 0 {
             return;
         }
-        self.slots[binding.slot].refresh(binding, now_ms, revision);
+        self.confirm(binding.place(), now_ms, revision);
+    }
+
+    /// Notes that the binding at a place is used, and checked against `revision`. Returns false if it has changed.
+    pub(crate) fn confirm(&self, place: BindingPlace, now_ms: u32, revision: u16) -> bool {
+        self.slots[place.slot as usize].refresh(place.version, now_ms, revision)
+    }
+
+    /// Policy epoch and hop that are cached for a binding.
+    #[inline(always)]
+    pub(crate) fn cached_hop(&self, place: BindingPlace) -> Option<(Generation, u16)> {
+        self.slots[place.slot as usize].cached_hop.get(place.version)
+    }
+
+    /// Caches policy epoch and hop of the flow of a binding, which has this conntrack slot.
+    pub(crate) fn cache_hop(&self, place: BindingPlace, hop: (Generation, u16), flow: FlowSlot) {
+        self.slots[place.slot as usize].cached_hop.set(place.version, hop, flow);
+    }
+
+    /// Counts a packet that has taken the cached hop of a binding.
+    #[inline(always)]
+    pub(crate) fn count(&self, place: BindingPlace, bytes: usize, now_ms: u32) {
+        self.slots[place.slot as usize].cached_hop.count(bytes, now_ms);
     }
 
     /// Binds `key` to `address` and `port`, for a flow from the port `owner`. Replaces the binding of the key, if there is
@@ -235,23 +272,12 @@ impl Bindings {
         revision: u16,
         class_of: impl Fn(&Held) -> QuotaClass,
     ) -> bool {
-        let word = key.word();
-        let [first, second, third, fourth, _] = key.key.words();
-        let words = [
-            first,
-            second,
-            third,
-            fourth,
-            word | u64::from(port) << PORT_SHIFT,
-            (address >> 64) as u64,
-            address as u64,
-        ];
-        let tag = tag_of(&key.key, word);
+        let content = Content { key: *key, address, port };
         for _ in 0..WRITES {
             let same = self.find_by_tag(key).map(|binding| binding.slot);
             let slot = same.or_else(|| self.victim(key.hash, owner, now_ms, &class_of));
             let Some(slot) = slot else { return false };
-            if self.slots[slot].write(words, now_ms, revision, u64::from(owner.0), (self.tag(slot), tag)) {
+            if self.write(slot, Some(&content), now_ms, revision, owner) {
                 break;
             }
         }
@@ -262,12 +288,45 @@ impl Bindings {
     /// Removes a binding.
     pub(crate) fn remove(&self, key: &BindingKey) {
         if let Some(Binding { slot, .. }) = self.find(key) {
-            self.slots[slot].write([0; 7], 0, 0, 0, (self.tag(slot), 0));
+            self.write(slot, None, 0, 0, PortId(0));
         }
+    }
+
+    fn write(
+        &self,
+        slot: usize,
+        content: Option<&Content>,
+        now_ms: u32,
+        revision: u16,
+        owner: PortId,
+    ) -> bool {
+        let owner = u64::from(owner.0);
+        self.slots[slot].write(&self.addresses[slot], content, now_ms, revision, owner, self.tag(slot))
+    }
+
+    /// The cached hop in a slot, if there is such a slot.
+    fn cached_hop_of(&self, binding: u32) -> Option<&CachedHop> {
+        Some(&self.slots.get(binding as usize)?.cached_hop)
     }
 
     fn tag(&self, slot: usize) -> &AtomicU16 {
         &self.tags[slot / WAYS].0[slot % WAYS]
+    }
+}
+
+impl ForwardCounts for Bindings {
+    fn count_of(&self, binding: u32, flow: FlowSlot) -> ForwardCount {
+        self.cached_hop_of(binding).map(|cached_hop| cached_hop.count_of(flow)).unwrap_or_default()
+    }
+
+    fn take_count(&self, binding: u32, flow: FlowSlot) -> ForwardCount {
+        self.cached_hop_of(binding).map(|cached_hop| cached_hop.take_count(flow)).unwrap_or_default()
+    }
+
+    fn end_hop(&self, binding: u32, flow: FlowSlot) {
+        if let Some(cached_hop) = self.cached_hop_of(binding).filter(|cached_hop| cached_hop.is_of(flow)) {
+            cached_hop.clear();
+        }
     }
 }
 

@@ -15,8 +15,8 @@ mod translation;
 mod uplink_ports;
 
 pub(crate) use binding_file::open_bindings;
-pub(crate) use bindings::{Binding, BindingKey, BindingKind, Bindings, Held};
+pub(crate) use bindings::{Binding, BindingKey, BindingKind, BindingLookup, Bindings, Held};
 pub(crate) use fib::{Owner, PlaceId, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
 pub(crate) use port_entry::{BackendsFor, Pick, PortEntry};
-pub(crate) use translation::{Choice, Translation, TranslationKind};
+pub(crate) use translation::{Choice, Source, Translation, TranslationKind};

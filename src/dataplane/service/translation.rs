@@ -1,5 +1,6 @@
 //! Translation of one packet, a column of the batch.
 
+use super::bindings::BindingPlace;
 use super::fib::PlaceId;
 use super::port_entry::BackendsFor;
 use crate::net::address::Address;
@@ -32,15 +33,27 @@ pub(crate) struct Translation {
     pub address: Address,
     /// Its port.
     pub port: u16,
-    /// Choice of the backend, if this batch has made it.
-    pub choice: Option<Choice>,
+    /// Source of the backend.
+    pub source: Source,
+}
+
+/// Source of the backend of a packet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Source {
+    /// Another one than a binding or a choice.
+    #[default]
+    Other,
+    /// The binding of the flow.
+    Binding(BindingPlace),
+    /// This batch has chosen it.
+    Choice(Choice),
 }
 
 impl Translation {
     /// A translation of this kind by this virtual end.
     #[inline]
     pub(crate) fn new(kind: TranslationKind, is_bound: bool, (address, port): (Address, u16)) -> Translation {
-        Translation { kind, is_bound, address, port, choice: None }
+        Translation { kind, is_bound, address, port, source: Source::Other }
     }
 }
 

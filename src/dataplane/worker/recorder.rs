@@ -57,7 +57,7 @@ impl Recorder {
                 Disposition::Consumed => PacketVerdict::Consumed,
                 Disposition::Dropped(reason) => PacketVerdict::Dropped(reason),
                 // It is captured when it has a verdict.
-                Disposition::Held | Disposition::Pending => {
+                Disposition::Held | Disposition::Pending | Disposition::Routed => {
                     capture.put_back(copy);
                     continue;
                 }

@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     /// The flow table.
     pub conntrack: Conntrack,
     /// Bindings of translated flows.
-    pub bindings: Bindings,
+    pub bindings: Arc<Bindings>,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: Arc<Neighbors>,
     /// Neighbours on uplinks that workers want resolved.

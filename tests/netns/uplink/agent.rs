@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -62,6 +63,13 @@ fn policy(name: &str, app: &str, spec: &Value) -> Value {
     object
 }
 
+/// Time for which the server is away after the agents have noticed it: the seconds in the environment variable
+/// `PALISADE_OUTAGE_SECONDS`, or none.
+fn outage() -> Duration {
+    let seconds = std::env::var("PALISADE_OUTAGE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or_default())
+}
+
 #[test]
 fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_disturbs_no_flow() {
     let Some(_alone) = alone() else { return };
@@ -118,6 +126,11 @@ fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_distur
         crosses();
         cluster.nodes.iter().all(|node| away(node) > 0)
     });
+    let start = Instant::now();
+    while start.elapsed() < outage() {
+        crosses();
+        std::thread::sleep(Duration::from_millis(10));
+    }
     server.bookmark();
     server.compact();
     server.set(|faults| faults.is_away = false);

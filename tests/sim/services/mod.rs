@@ -2,6 +2,7 @@
 
 mod attacks;
 mod backends;
+mod cached_hops;
 mod errors;
 mod fixture;
 mod floods;

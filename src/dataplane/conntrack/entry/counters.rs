@@ -16,6 +16,11 @@ pub(super) fn packets_and_bytes(packets: u32, bytes: u64) -> (u64, u64) {
     (bytes >> BYTES_BITS << 32 | u64::from(packets), bytes & ((1 << BYTES_BITS) - 1))
 }
 
+/// The two words of a number of packets and bytes.
+pub(super) fn words_of((packets, bytes): (u64, u64)) -> (u32, u64) {
+    (packets as u32, packets >> 32 << BYTES_BITS | bytes & ((1 << BYTES_BITS) - 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +30,6 @@ mod tests {
         let count = |(packets, bytes), _| add_packet(packets, bytes, 100);
         let (packets, bytes) = (0..3).fold((u32::MAX - 1, 0), count);
         assert_eq!(packets_and_bytes(packets, bytes), ((1 << 32) + 1, 300));
+        assert_eq!(words_of(packets_and_bytes(packets, bytes)), (packets, bytes));
     }
 }

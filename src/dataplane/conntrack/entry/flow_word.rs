@@ -77,8 +77,13 @@ impl FlowWord {
     /// The same for a translated flow, and `None` for any other.
     #[inline]
     pub(crate) fn plain_hop_translated(self) -> Option<u16> {
-        let plain = FlowState::UdpTwoWay as u64 | TRANSLATED;
-        if self.0 & (STATE | TRANSLATED) == plain { self.hop() } else { None }
+        if self.is_plain_translated() { self.hop() } else { None }
+    }
+
+    /// Whether the flow is translated, and no packet changes it any more.
+    #[inline]
+    pub(crate) fn is_plain_translated(self) -> bool {
+        self.0 & (STATE | TRANSLATED) == FlowState::UdpTwoWay as u64 | TRANSLATED
     }
 
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).

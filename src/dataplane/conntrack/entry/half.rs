@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::super::forward_counts::ForwardCount;
 use super::super::parts::{AtomicU32, AtomicU64};
 use super::super::tcp::TcpSide;
-use super::counters::packets_and_bytes;
+use super::counters::{packets_and_bytes, words_of};
 use super::flow_word::FlowWord;
 use crate::net::address::Address;
 
@@ -98,13 +99,22 @@ impl Half {
         packets_and_bytes(self.packets.load(Relaxed), self.bytes.load(Relaxed))
     }
 
+    /// Adds packets and bytes, the last of which came at a time that may be earlier than the half's own.
+    pub(super) fn add_count(&self, count: &ForwardCount) {
+        let (packets, bytes) = self.counts();
+        let (packets, bytes) = words_of((packets + count.packets, bytes + count.bytes));
+        self.packets.store(packets, Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        let last_seen_ms = self.last_seen_ms.load(Relaxed);
+        if idle_ms(last_seen_ms, count.last_seen_ms) > 0 {
+            self.last_seen_ms.store(count.last_seen_ms, Relaxed);
+        }
+    }
+
     /// Milliseconds since the last packet of this end.
     #[inline]
     pub(super) fn idle_ms(&self, now_ms: u32) -> u32 {
-        // Another worker may have stored a time that this one's clock has not reached: the idle time is zero
-        // then.
-        let idle = now_ms.wrapping_sub(self.last_seen_ms.load(Relaxed));
-        if idle > u32::MAX / 2 { 0 } else { idle }
+        idle_ms(self.last_seen_ms.load(Relaxed), now_ms)
     }
 
     pub(super) fn tcp(&self) -> TcpSide {
@@ -138,6 +148,15 @@ impl Half {
             self.update_flow_word(|flow_word| Some(flow_word.with_scale(new.scale)));
         }
     }
+}
+
+/// Milliseconds since a packet.
+#[inline]
+pub(crate) fn idle_ms(last_seen_ms: u32, now_ms: u32) -> u32 {
+    // Another worker may have stored a time that this one's clock has not reached: the idle time is zero
+    // then.
+    let idle = now_ms.wrapping_sub(last_seen_ms);
+    if idle > u32::MAX / 2 { 0 } else { idle }
 }
 
 #[inline]

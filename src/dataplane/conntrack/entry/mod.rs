@@ -17,11 +17,13 @@ mod new_flow;
 mod recovery;
 
 pub(crate) use flow_word::FlowWord;
+pub(super) use half::idle_ms;
 pub(crate) use head::QuotaOwner;
 pub(crate) use new_flow::NewFlow;
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use super::forward_counts::ForwardCount;
 use super::key::Key;
 use super::state::{FlowState, Side};
 use super::tcp::TcpFlow;
@@ -264,6 +266,14 @@ impl Entry {
         half.packets.store(packets, Relaxed);
         half.bytes.store(bytes, Relaxed);
         half.last_seen_ms.store(now_ms, Relaxed);
+    }
+
+    /// Adds the count of packets of the initiator that lay beside its binding.
+    pub(super) fn add_forward_count(&self, count: &ForwardCount) {
+        if count.packets > 0 {
+            let [half, _] = self.sides();
+            half.add_count(count);
+        }
     }
 
     /// Packets and bytes that initiator and responder have sent.

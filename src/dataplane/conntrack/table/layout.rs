@@ -1,9 +1,11 @@
 //! Memory of the table, and the buckets and slots that the hash of a key names.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::entry::Entry;
+use super::super::entry::{self, Entry};
+use super::super::forward_counts::ForwardCounts;
 use super::super::key::{HashSeed, Key};
 use super::super::parts::{AtomicU64, WORKERS_MAX};
 use super::super::quota::Quotas;
@@ -22,6 +24,8 @@ pub(crate) struct Conntrack {
     pub(super) buckets: HugeArray<BucketTags>,
     pub(super) entries: HugeArray<Entry>,
     pub(super) virtual_ends: HugeArray<VirtualEnd>,
+    /// Counts of translated flows that are not in the entries.
+    forward_counts: Option<Arc<dyn ForwardCounts>>,
     seed: HashSeed,
     /// Time at which the flow in each slot was inserted, milliseconds; zero for one that was restored.
     opened_ms: Box<[std::sync::atomic::AtomicU32]>,
@@ -66,6 +70,7 @@ impl Conntrack {
             buckets,
             entries,
             virtual_ends,
+            forward_counts: None,
             seed,
             opened_ms,
             timeouts_ms: timeouts_ms(&settings.timeouts),
@@ -74,6 +79,11 @@ impl Conntrack {
             seen_epochs: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
         }
+    }
+
+    /// Adds counts that are not in the entries.
+    pub(crate) fn add_forward_counts(&mut self, counts: Arc<dyn ForwardCounts>) {
+        self.forward_counts = Some(counts);
     }
 
     /// Whether a segment other than a SYN may open a TCP connection (`nf_conntrack_tcp_loose` of Linux).
@@ -171,7 +181,8 @@ impl Conntrack {
     /// Whether a flow has had no packet for longer than its state allows.
     pub(super) fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {
         let entry = self.entry(slot);
-        entry.is_idle_for(self.timeouts_ms[entry.state() as usize], now_ms)
+        let timeout_ms = self.timeouts_ms[entry.state() as usize];
+        entry.is_idle_for(timeout_ms, now_ms) && self.counts(slot, now_ms).1 > timeout_ms
     }
 
     /// All slots.
@@ -196,12 +207,58 @@ impl Conntrack {
     pub(crate) fn count_of(&self, slot: Slot, key: &Key, port: PortId, now_ms: u32) -> FlowCount {
         let entry = self.entry(slot);
         let opened_ms = self.opened_ms[slot.0 as usize].load(Relaxed);
+        let (counts, idle_ms) = self.counts(slot, now_ms);
         FlowCount {
             key: key.flow(entry.sender(true) == Side::Initiator),
             port,
             opened_ms: (opened_ms != 0).then_some(opened_ms),
-            last_seen_ms: now_ms.wrapping_sub(entry.idle_ms(now_ms)),
-            counts: entry.counts(),
+            last_seen_ms: now_ms.wrapping_sub(idle_ms),
+            counts,
+        }
+    }
+
+    /// Packets and bytes that initiator and responder of the flow in a slot have sent, and milliseconds since its last packet.
+    pub(crate) fn counts(&self, slot: Slot, now_ms: u32) -> ([(u64, u64); 2], u32) {
+        let entry = self.entry(slot);
+        let ([(packets, bytes), responder], idle_ms) = (entry.counts(), entry.idle_ms(now_ms));
+        let count = self.forward_counts_of(slot).map(|(counts, binding)| counts.count_of(binding, slot));
+        let Some(count) = count.filter(|count| count.packets > 0) else {
+            return ([(packets, bytes), responder], idle_ms);
+        };
+        let idle_ms = idle_ms.min(entry::idle_ms(count.last_seen_ms, now_ms));
+        ([(packets + count.packets, bytes + count.bytes), responder], idle_ms)
+    }
+
+    fn forward_counts_of(&self, slot: Slot) -> Option<(&dyn ForwardCounts, u32)> {
+        let entry = self.entry(slot);
+        if ![true, false].into_iter().any(|is_low| entry.flow_word(is_low).is_plain_translated()) {
+            return None; // Its virtual end is another cache line.
+        }
+        let binding = self.virtual_ends[slot.0 as usize].binding()?;
+        Some((&**self.forward_counts.as_ref()?, binding))
+    }
+
+    /// Takes the count of the flow in a slot over that lies beside its binding.
+    pub(crate) fn take_forward_count(&self, slot: Slot) {
+        if let Some((counts, binding)) = self.forward_counts_of(slot) {
+            self.entry(slot).add_forward_count(&counts.take_count(binding, slot));
+        }
+    }
+
+    /// Ends the cached hop of the flow in a slot, and takes its count over.
+    pub(super) fn end_cached_hop(&self, slot: Slot) {
+        if let Some((counts, binding)) = self.forward_counts_of(slot) {
+            counts.end_hop(binding, slot);
+            self.entry(slot).add_forward_count(&counts.take_count(binding, slot));
+        }
+    }
+
+    /// Notes the binding beside which packets of the flow in a slot are counted.
+    pub(crate) fn note_binding(&self, slot: Slot, binding: u32) {
+        let virtual_end = &self.virtual_ends[slot.0 as usize];
+        if virtual_end.binding() != Some(binding) {
+            self.end_cached_hop(slot);
+            virtual_end.set_binding(binding);
         }
     }
 

@@ -59,6 +59,7 @@ impl Conntrack {
             return; // The sweep ends it a little later: its timeout has passed by then, or its policy denies it again.
         }
         let Some(key) = entry.key() else { return };
+        self.end_cached_hop(slot);
         let Some(owner) = entry.unpublish() else { return };
         self.quotas.remove(owner);
         let first = self.first_bucket(self.hash(&key));

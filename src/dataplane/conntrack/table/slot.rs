@@ -8,6 +8,12 @@ pub(in crate::dataplane::conntrack) const BUCKET_SLOTS: usize = 16;
 pub(crate) struct Slot(pub(in crate::dataplane::conntrack) u32);
 
 impl Slot {
+    /// Its number.
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
     /// No slot.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
 

@@ -8,6 +8,8 @@ use crate::ids::PortId;
 pub(crate) enum Disposition {
     /// No stage has decided.
     Pending,
+    /// The stage `translate` has routed the packet: it leaves by its adjacency, and no stage before `rewrite` decides on it.
+    Routed,
     /// A later fragment that the stage `fragments` decides on. After that stage: one that waits for the first
     /// fragment of its datagram.
     Held,

@@ -1,6 +1,6 @@
 //! Bindings, and the flows in conntrack that they belong to.
 
-use crate::dataplane::conntrack::{Entry, Key, QuotaClass, Side, Slot};
+use crate::dataplane::conntrack::{Key, QuotaClass, Side, Slot};
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{Binding, BindingKey, BindingKind, Held};
@@ -18,10 +18,10 @@ pub(super) fn revision(context: &Context<'_>) -> u16 {
     context.snapshot.services().map_or(0, |services| services.revision)
 }
 
-/// Whether conntrack has the flow of a packet to a virtual address, by way of this binding.
-pub(super) fn has_flow(context: &Context<'_>, packet: &Packet, binding: &Binding) -> bool {
+/// The flow of a packet to a virtual address, by way of this binding.
+pub(super) fn flow_of_binding(context: &Context<'_>, packet: &Packet, binding: &Binding) -> Option<Slot> {
     let translated = Packet { dst: binding.address, dst_port: binding.port, ..*packet };
-    translated_flow(context, &translated, (packet.dst, packet.dst_port)).is_some()
+    translated_flow(context, &translated, (packet.dst, packet.dst_port))
 }
 
 /// Whether a datagram of the binding of a fragment may still be under way.
@@ -31,14 +31,10 @@ pub(super) fn may_have_fragments(idle_seconds: u64) -> bool {
 }
 
 /// The flow of a packet that has been sent to a virtual address, by way of that address.
-fn translated_flow<'a>(
-    context: &Context<'a>,
-    translated: &Packet,
-    virtual_end: (Address, u16),
-) -> Option<&'a Entry> {
+fn translated_flow(context: &Context<'_>, translated: &Packet, virtual_end: (Address, u16)) -> Option<Slot> {
     let (key, from_low) = Key::of(translated);
     let slot = context.conntrack.look_up(&key, context.conntrack.hash(&key))?;
-    is_by_way_of(context, slot, from_low, virtual_end).then(|| context.conntrack.entry(slot))
+    is_by_way_of(context, slot, from_low, virtual_end).then_some(slot)
 }
 
 /// Whether the flow in a slot is translated, and the packets of this end of its key are those to this virtual address.
@@ -68,7 +64,8 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
             let ((src, src_port), (dst, dst_port)) = (client, held.to);
             let (protocol, is_v4) = (held.key.protocol(), held.key.is_v4());
             let translated = Packet { protocol, is_v4, src_port, dst_port, src, dst, ..Packet::default() };
-            let owner = translated_flow(context, &translated, virtual_end).and_then(Entry::quota_owner);
+            let flow = translated_flow(context, &translated, virtual_end);
+            let owner = flow.and_then(|slot| context.conntrack.entry(slot).quota_owner());
             owner.map_or(QuotaClass::Ended, |owner| owner.class)
         }
         BindingKind::Fragment | BindingKind::ReplyFragment if !may_have_fragments(held.idle_seconds) => {

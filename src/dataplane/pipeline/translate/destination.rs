@@ -4,7 +4,7 @@ use super::hairpin::turn_back;
 use crate::dataplane::DropReason;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{ServiceFib, Translation, TranslationKind};
+use crate::dataplane::service::{Binding, ServiceFib, Source, Translation, TranslationKind};
 use crate::net::address::Address;
 
 /// Drops a packet that a Service does not serve. Its sender gets an answer.
@@ -22,6 +22,13 @@ pub(super) fn refuse_other(batch: &mut Batch, i: usize, services: &ServiceFib) {
     }
 }
 
+/// Makes the backend of a binding the destination of a packet.
+#[inline]
+pub(super) fn follow(batch: &mut Batch, i: usize, context: &Context<'_>, binding: &Binding, is_bound: bool) {
+    let to = (binding.address, binding.port);
+    set_destination(batch, i, context, to, is_bound, Source::Binding(binding.place()));
+}
+
 /// Makes a backend the destination of a packet to a virtual address.
 #[inline]
 pub(super) fn set_destination(
@@ -30,13 +37,15 @@ pub(super) fn set_destination(
     context: &Context<'_>,
     (address, port): (Address, u16),
     is_bound: bool,
+    source: Source,
 ) {
     let packet = &mut batch.packets[i];
     if address == packet.src {
         return turn_back(batch, i, context, port, is_bound);
     }
     let kind = TranslationKind::Forward;
-    batch.translations[i] = Translation::new(kind, is_bound, (packet.dst, packet.dst_port));
+    batch.translations[i] =
+        Translation { source, ..Translation::new(kind, is_bound, (packet.dst, packet.dst_port)) };
     (packet.dst, packet.dst_port, packet.translated) = (address, port, true);
     batch.translated.push(i as u16);
 }

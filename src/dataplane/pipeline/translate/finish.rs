@@ -27,15 +27,8 @@ fn finish_batch(batch: &mut Batch, context: &Context<'_>) {
         if let Some(next) = batch.translated.get(n + 2) {
             context.umem.prefetch(&batch.frames[usize::from(*next)]);
         }
-        if finish_fast(batch, i, context) {
-            continue;
-        }
-        let translation = batch.translations[i];
-        if translation.kind == TranslationKind::Hairpin && batch.dispositions[i] == Disposition::Consumed {
-            batch.dispositions[i] = Disposition::Pending;
-        }
-        if batch.is_pending(i) {
-            finish_packet(batch, i, context, translation);
+        if batch.leaves(i) && !finish_fast(batch, i, context) {
+            finish_packet(batch, i, context, batch.translations[i]);
         }
     }
 }
@@ -49,9 +42,7 @@ fn finish_fast(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
         TranslationKind::Reply => (End::Source, (translation.address, translation.port)),
         _ => return false,
     };
-    packet.kind == Kind::Flow
-        && batch.dispositions[i] == Disposition::Pending
-        && replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, end, to)
+    packet.kind == Kind::Flow && replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, end, to)
 }
 
 /// Gives packets that do not leave their virtual destinations back, for the answers to their senders. Ends the translations of

@@ -1,28 +1,34 @@
 //! Destinations of packets to virtual addresses.
 
-use super::bind::has_flow;
-use super::destination::{refuse_other, set_destination};
+use super::bind::flow_of_binding;
+use super::destination::{follow, refuse_other};
 use super::hairpin::turn_reply_back;
 use super::pick::{Preferred, is_outside, prefer_backend, take_backend};
+use super::tuple::{End, replace_end};
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::packet::{Kind, Packet};
-use crate::dataplane::pipeline::batch::Batch;
+use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::parse::parse_quoted;
-use crate::dataplane::service::{BindingKey, BindingKind, Owner, ServiceFib, Translation, TranslationKind};
+use crate::dataplane::service::{
+    BindingKey, BindingKind, BindingLookup, Owner, ServiceFib, Translation, TranslationKind,
+};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::icmp;
 
+/// Candidates whose bindings are loaded ahead.
+const AHEAD: usize = 16;
+
 /// Places of the packets of a batch that are translated, and their lookups.
 pub(crate) struct Translator {
     /// Packets that may be to a virtual address.
     candidates: Vec<u16>,
-    /// Keys of these, their senders' ends, and hashes.
-    keys: Box<[(Key, bool, u64); BATCH_FRAMES_MAX]>,
-    /// Of those, packets whose binding is not in its preferred slot, or has to be checked.
+    /// Lookups of the bindings of these.
+    lookups: Box<[BindingLookup; BATCH_FRAMES_MAX]>,
+    /// Of those, packets that do not take a cached hop.
     others: Vec<u16>,
     /// Of these, packets that get the backend of a new flow.
     preferred: Vec<(u16, Preferred)>,
@@ -36,14 +42,13 @@ impl Translator {
     /// Starts to load the memory that the binding of a packet's new flow takes.
     #[inline]
     pub(super) fn prefetch_binding(&self, i: u16, context: &Context<'_>) {
-        let (_, _, hash) = self.keys[usize::from(i)];
-        context.bindings.prefetch_free(hash);
+        context.bindings.prefetch_free(self.lookups[usize::from(i)].hash);
     }
 
     pub(crate) fn new() -> Translator {
         Translator {
             candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
-            keys: Box::new([(Key::default(), false, 0); BATCH_FRAMES_MAX]),
+            lookups: Box::new([BindingLookup::default(); BATCH_FRAMES_MAX]),
             others: Vec::with_capacity(BATCH_FRAMES_MAX),
             preferred: Vec::with_capacity(BATCH_FRAMES_MAX),
             opened: Vec::with_capacity(BATCH_FRAMES_MAX),
@@ -78,13 +83,13 @@ fn translate_bound(batch: &mut Batch, context: &Context<'_>) {
             && packet.whole
             && !packet.opens_connection();
         if may_be_bound {
-            let (key, from_low) = Key::of(packet);
-            let key =
-                BindingKey { kind: BindingKind::Forward, key, from_low, hash: context.conntrack.hash(&key) };
+            let key = key_of(packet, context);
             match context.bindings.find(&key) {
-                Some(binding) if binding.address == packet.src || has_flow(context, packet, &binding) => {
-                    let is_checked = binding.idle_seconds(context.now_ms) == 0;
-                    set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+                Some(binding)
+                    if binding.address == packet.src
+                        || flow_of_binding(context, packet, &binding).is_some() =>
+                {
+                    follow(batch, i, context, &binding, binding.idle_seconds(context.now_ms) == 0);
                 }
                 None if context.bindings.has_hairpins() => {
                     turn_reply_back(batch, i, context, &key);
@@ -107,34 +112,22 @@ fn translate_batch(
         let packet = &batch.packets[i];
         if batch.is_pending(i) && services.may_serve(packet.dst) {
             if packet.kind == Kind::Flow {
-                let (key, from_low) = if packet.is_v4 { Key::of_v4(packet) } else { Key::of_v6(packet) };
-                let hash = context.conntrack.hash(&key);
-                context.bindings.prefetch(hash);
-                translator.keys[i] = (key, from_low, hash);
+                let key = key_of(packet, context);
+                context.bindings.prefetch(key.hash);
+                translator.lookups[i] = BindingLookup::from(&key);
             }
             translator.candidates.push(i as u16);
+            if let Some(n) = translator.candidates.len().checked_sub(AHEAD + 1) {
+                translate_candidate(batch, n, context, translator, services);
+            }
         }
     }
-    for n in 0..translator.candidates.len() {
-        let i = usize::from(translator.candidates[n]);
-        match batch.packets[i].kind {
-            Kind::Flow => {
-                if !translate_current(batch, i, context, services, translator.keys[i]) {
-                    let (_, _, hash) = translator.keys[i];
-                    context.bindings.prefetch_tags(hash);
-                    translator.others.push(i as u16);
-                }
-            }
-            Kind::IcmpError if is_served(batch, i, context, services) => {
-                translate_error(batch, i, context, services);
-            }
-            // The stage `fragments` translates them, after the first ones of the batch.
-            Kind::IcmpError | Kind::LaterFragment | Kind::Arp | Kind::LinkLocal => {}
-        }
+    for n in translator.candidates.len().saturating_sub(AHEAD)..translator.candidates.len() {
+        translate_candidate(batch, n, context, translator, services);
     }
     for n in 0..translator.others.len() {
         let i = usize::from(translator.others[n]);
-        if let Some(preferred) = translate_other(batch, i, context, services, translator.keys[i]) {
+        if let Some(preferred) = translate_other(batch, i, context, services) {
             translator.preferred.push((i as u16, preferred));
         }
     }
@@ -143,6 +136,32 @@ fn translate_batch(
         take_backend(batch, usize::from(*i), context, services, preferred);
     }
     translator.preferred.clear();
+}
+
+/// Translates candidate `n` if it takes a cached hop or is an error, or leaves it to the next pass.
+#[inline(always)]
+fn translate_candidate(
+    batch: &mut Batch,
+    n: usize,
+    context: &Context<'_>,
+    translator: &mut Translator,
+    services: &ServiceFib,
+) {
+    let i = usize::from(translator.candidates[n]);
+    match batch.packets[i].kind {
+        Kind::Flow => {
+            let lookup = &translator.lookups[i];
+            if !take_cached_hop(batch, i, context, services, lookup) {
+                context.bindings.prefetch_tags(lookup.hash);
+                translator.others.push(i as u16);
+            }
+        }
+        Kind::IcmpError if is_served(batch, i, context, services) => {
+            translate_error(batch, i, context, services);
+        }
+        // The stage `fragments` translates them, after the first ones of the batch.
+        Kind::IcmpError | Kind::LaterFragment | Kind::Arp | Kind::LinkLocal => {}
+    }
 }
 
 /// Whether a packet that passes the filter is to an address that Services have. A packet to the node is if its port is a
@@ -165,29 +184,53 @@ fn is_served(batch: &Batch, i: usize, context: &Context<'_>, services: &ServiceF
     }
 }
 
-/// Translates a packet of a flow whose binding is in its preferred slot and was checked since the Services changed. Returns
-/// false, and does nothing, for any other packet.
+/// Key of the binding of a packet to a virtual address.
 #[inline(always)]
-fn translate_current(
+fn key_of(packet: &Packet, context: &Context<'_>) -> BindingKey {
+    let (key, from_low) = if packet.is_v4 { Key::of_v4(packet) } else { Key::of_v6(packet) };
+    BindingKey { kind: BindingKind::Forward, key, from_low, hash: context.conntrack.hash(&key) }
+}
+
+/// Whether a packet of a flow may follow a binding without another look at the Services.
+#[inline(always)]
+fn may_follow(packet: &Packet, services: &ServiceFib) -> bool {
+    packet.protocol.has_ports()
+        && (packet.whole || packet.first_fragment)
+        && !packet.opens_connection()
+        && !services.refuses(packet.dst)
+}
+
+/// Translates and routes a packet by the hop that is cached beside its binding, if the binding was checked in this second. Returns
+/// false, and does nothing, for any other packet.
+///
+/// The hash stands for the addresses of an IPv6 key here. Where two keys have one hash, a packet follows the binding of another
+/// flow from its own port, to a backend that policy allows this port, until the binding is checked again.
+#[inline(always)]
+fn take_cached_hop(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
     services: &ServiceFib,
-    (key, from_low, hash): (Key, bool, u64),
+    lookup: &BindingLookup,
 ) -> bool {
-    let packet = &batch.packets[i];
-    let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
-    let is_sound = packet.protocol.has_ports()
-        && (packet.whole || packet.first_fragment)
-        && !packet.opens_connection()
-        && !services.refuses(packet.dst);
-    let binding = context
-        .bindings
-        .find_preferred(&key)
-        .filter(|binding| binding.is_of(services.revision, context.now_ms));
-    let Some(binding) = binding.filter(|_| is_sound) else { return false };
-    let is_checked = binding.idle_seconds(context.now_ms) == 0;
-    set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+    let (snapshot, packet, port) = (context.snapshot, &mut batch.packets[i], batch.in_ports[i]);
+    let Some(binding) = context.bindings.find_checked(lookup) else { return false };
+    let Some((epoch, hop)) = context.bindings.cached_hop(binding.place()) else { return false };
+    let Some(adjacency) = snapshot.adjacency(hop.into()) else { return false };
+    let is_current = binding.is_checked(context.now_ms, services.revision, port)
+        && packet.whole
+        && !services.refuses(packet.dst)
+        && adjacency.takes(packet)
+        && snapshot.is_current(epoch, port, adjacency.out);
+    let to = (binding.address, binding.port);
+    if !is_current || !replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, End::Destination, to)
+    {
+        return false;
+    }
+    context.bindings.count(binding.place(), packet.ip_bytes(), context.now_ms);
+    (packet.dst, packet.dst_port) = to;
+    batch.adjacencies[i] = adjacency;
+    batch.dispositions[i] = Disposition::Routed;
     true
 }
 
@@ -198,9 +241,15 @@ fn translate_other(
     i: usize,
     context: &Context<'_>,
     services: &ServiceFib,
-    (key, from_low, hash): (Key, bool, u64),
 ) -> Option<Preferred> {
     let packet = &batch.packets[i];
+    let key = key_of(packet, context);
+    let bound = context.bindings.find_preferred(&key);
+    let current = bound.filter(|binding| binding.is_of(services.revision, context.now_ms));
+    if let Some(binding) = current.filter(|_| may_follow(packet, services)) {
+        follow(batch, i, context, &binding, binding.idle_seconds(context.now_ms) == 0);
+        return None;
+    }
     let is_outside = is_outside(batch, i, context);
     let found = services.find(packet.dst, packet.protocol, packet.dst_port, is_outside);
     if found.is_none() && !is_served(batch, i, context, services) {
@@ -211,19 +260,21 @@ fn translate_other(
         refuse_other(batch, i, services);
         return None;
     }
-    let key = BindingKey { kind: BindingKind::Forward, key, from_low, hash };
-    if let Some(binding) = context.bindings.find_by_tag(&key) {
+    if let Some(binding) = bound.or_else(|| context.bindings.find_by_tag(&key)) {
         let is_current = binding.is_of(services.revision, context.now_ms) && !packet.opens_connection();
         // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.
         let stays = is_current
             || found.is_some_and(|found| {
-                keeps_backend(packet) && has_flow(context, packet, &binding)
+                keeps_backend(packet) && flow_of_binding(context, packet, &binding).is_some()
                     || found.entry.find(found.backends, packet.is_v4, binding.address, binding.port).is_some()
             });
         if stays {
             let is_checked = is_current && binding.idle_seconds(context.now_ms) == 0;
-            set_destination(batch, i, context, (binding.address, binding.port), is_checked);
+            follow(batch, i, context, &binding, is_checked);
             return None;
+        }
+        if let Some(flow) = flow_of_binding(context, packet, &binding) {
+            context.conntrack.take_forward_count(flow);
         }
         context.bindings.remove(&key);
     }

@@ -93,5 +93,5 @@ fn send_to_itself(
     let kind = TranslationKind::Hairpin;
     batch.translations[i] = Translation::new(kind, true, (address, source_port));
     batch.translated.push(i as u16);
-    batch.dispositions[i] = Disposition::Consumed;
+    batch.dispositions[i] = Disposition::Routed;
 }

@@ -21,5 +21,5 @@ pub(super) use self::finish::{finish_translations, restore_destinations};
 pub(in crate::dataplane) use self::forward::Translator;
 pub(super) use self::forward::translate;
 pub(super) use self::later_fragments::{bind_later_fragments, translate_later_fragment};
-pub(super) use self::remember::{remember, remember_opened};
+pub(super) use self::remember::{cache_hop, remember, remember_opened};
 pub(super) use self::reply::{FlowMatch, match_known_flow, translate_plain, translate_quoted};

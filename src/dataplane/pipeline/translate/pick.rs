@@ -11,7 +11,7 @@ use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{
-    BackendsFor, BindingKey, BindingKind, Choice, Pick, PlaceId, PortEntry, ServiceFib, ServiceMatch,
+    BackendsFor, BindingKey, BindingKind, Choice, Pick, PlaceId, PortEntry, ServiceFib, ServiceMatch, Source,
 };
 use crate::net::address::Address;
 
@@ -80,9 +80,8 @@ pub(super) fn take_backend(
     let (packet, backends) = (&batch.packets[i], preferred.backends);
     match usable(context, packet, services.entry(preferred.place), preferred) {
         Ok(pick) => {
-            set_destination(batch, i, context, (pick.address, pick.port), false);
-            let index = pick.index as u16;
-            batch.translations[i].choice = Some(Choice { place: preferred.place, backends, index });
+            let choice = Choice { place: preferred.place, backends, index: pick.index as u16 };
+            set_destination(batch, i, context, (pick.address, pick.port), false, Source::Choice(choice));
         }
         Err(DropReason::ServiceNoBackend) => refuse(batch, i, DropReason::ServiceNoBackend),
         Err(reason) => batch.drop(i, reason),

@@ -1,13 +1,14 @@
 //! Bindings of flows that policy has admitted.
 
-use super::bind::{bind, forward_key};
+use super::bind::{bind, forward_key, revision};
 use super::forward::Translator;
 use super::pick::{affinity_key, is_outside};
 use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::{PacketFlow, Slot};
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{Choice, TranslationKind};
+use crate::dataplane::service::{Choice, Source, TranslationKind};
 
 /// Bindings whose memory is loaded ahead.
 const AHEAD: usize = 4;
@@ -42,6 +43,12 @@ pub(in crate::dataplane::pipeline) fn remember(
     if !packet.translated || !is_forward {
         return;
     }
+    if let Source::Binding(place) = translation.source
+        && !is_new
+        && context.bindings.confirm(place, context.now_ms, revision(context))
+    {
+        return;
+    }
     let owner = batch.in_ports[i];
     let backend = (packet.dst, packet.dst_port);
     let virtual_end = (translation.address, translation.port);
@@ -51,12 +58,13 @@ pub(in crate::dataplane::pipeline) fn remember(
         return batch.drop(i, DropReason::TableFull);
     }
     let Some(services) = context.snapshot.services().filter(|_| is_new) else { return };
-    let choice = translation.choice.or_else(|| {
+    let choose = || {
         let is_outside = is_outside(batch, i, context);
         let found = services.find(virtual_end.0, packet.protocol, virtual_end.1, is_outside)?;
         let pick = found.entry.find(found.backends, packet.is_v4, backend.0, backend.1)?;
         Some(Choice { place: found.place, backends: found.backends, index: pick.index as u16 })
-    });
+    };
+    let choice = if let Source::Choice(choice) = translation.source { Some(choice) } else { choose() };
     let Some(choice) = choice else { return };
     let entry = services.entry(choice.place);
     if entry.affinity_seconds.is_some() {
@@ -64,4 +72,21 @@ pub(in crate::dataplane::pipeline) fn remember(
         bind(context, &key, backend, owner);
     }
     entry.count_opened(choice.backends, packet.is_v4, choice.index.into());
+}
+
+/// Caches the hop of a client's packet beside its binding, if no packet changes the flow in `slot` any more.
+#[inline]
+pub(in crate::dataplane::pipeline) fn cache_hop(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'_>,
+    flow: &PacketFlow,
+    slot: Slot,
+) {
+    let Source::Binding(place) = batch.translations[i].source else { return };
+    let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
+    if let Some(hop) = flow_word.plain_hop_translated() {
+        context.conntrack.note_binding(slot, place.slot);
+        context.bindings.cache_hop(place, (flow_word.policy_epoch(), hop), slot);
+    }
 }

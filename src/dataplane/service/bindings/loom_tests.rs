@@ -4,6 +4,8 @@
 #![allow(dead_code)] // A model calls a part of the production code only.
 #![allow(clippy::duplicate_mod)] // The slot is compiled a second time, with loom's atomics.
 
+#[path = "cached_hop.rs"]
+mod cached_hop;
 #[path = "slot.rs"]
 mod slot;
 
@@ -13,7 +15,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use self::parts::AtomicU16;
-use self::slot::{Binding, BindingKey, BindingKind, PORT_SHIFT, Slot, tag_of};
+use self::slot::{Addresses, Binding, BindingKey, BindingKind, Content, Slot};
 use crate::dataplane::conntrack::Key;
 
 /// Loom's versions of `super::parts`.
@@ -25,6 +27,7 @@ mod parts {
 #[derive(Default)]
 struct Place {
     slot: Slot,
+    addresses: Addresses,
     tag: AtomicU16,
 }
 
@@ -44,20 +47,18 @@ impl Place {
 
     /// Writes the binding of a key to an address of which each half is `to`, and to the port `to`.
     fn write(&self, number: u64, to: u16, revision: u16) -> bool {
-        let key = key(number);
-        let [first, second, third, fourth, _] = key.key.words();
-        let (word, half) = (key.word(), u64::from(to));
-        let words = [first, second, third, fourth, word | half << PORT_SHIFT, half, half];
-        self.slot.write(words, 0, revision, half, (&self.tag, tag_of(&key.key, word)))
+        let half = u64::from(to);
+        let address = u128::from(half) << 64 | u128::from(half);
+        let content = Content { key: key(number), address, port: to };
+        self.slot.write(&self.addresses, Some(&content), 0, revision, half, &self.tag)
     }
 
     fn remove(&self) -> bool {
-        self.slot.write([0; 7], 0, 0, 0, (&self.tag, 0))
+        self.slot.write(&self.addresses, None, 0, 0, 0, &self.tag)
     }
 
     fn read(&self, number: u64) -> Option<Binding> {
-        let key = key(number);
-        self.slot.read_if(0, &key.key, key.word())
+        self.slot.read_if(&self.addresses, 0, &key(number))
     }
 
     /// End that the binding of a key leads to. It is a whole one.
@@ -161,7 +162,7 @@ fn a_refresh_is_of_the_binding_that_was_read() {
             let place = place.clone();
             move || {
                 if let Some(found) = place.read(1) {
-                    place.slot.refresh(&found, 0, CHECKED);
+                    place.slot.refresh(found.place().version, 0, CHECKED);
                 }
             }
         });
@@ -185,7 +186,7 @@ fn a_refresh_of_the_binding_before_leaves_the_one_after_alone() {
         let before = place.read(1).unwrap();
         let reader = thread::spawn({
             let place = place.clone();
-            move || place.slot.refresh(&before, 0, 9)
+            move || place.slot.refresh(before.place().version, 0, 9)
         });
         let written = place.write(1, 2, 5);
         reader.join().unwrap();

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::cached_hop::CachedHop;
 use super::parts::{AtomicU16, AtomicU64, fence};
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
@@ -39,6 +40,22 @@ pub(crate) struct BindingKey {
     pub hash: u64,
 }
 
+/// What the lookup of a packet to a virtual address compares.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BindingLookup {
+    /// Hash of the key.
+    pub hash: u64,
+    pub(super) check: u64,
+    pub(super) word: u64,
+}
+
+impl From<&BindingKey> for BindingLookup {
+    #[inline(always)]
+    fn from(key: &BindingKey) -> BindingLookup {
+        BindingLookup { hash: key.hash, check: key.check(), word: key.word() }
+    }
+}
+
 /// A binding that a lookup has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Binding {
@@ -66,18 +83,37 @@ pub(crate) struct Held {
     pub(super) owner: u64,
 }
 
-/// One slot: five words of the key, with the port, kind and direction in unused bits of the last one; the address; and the
-/// word of version, time, revision and owner.
+/// One slot: the check of the key and its last word, with the port, kind and direction in unused bits; the address; the cached
+/// hop; and the word of version, time, revision and owner. The packets of flows whose hop is cached read no other memory.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(in super::super) struct Slot {
-    words: [AtomicU64; 7],
+    check: AtomicU64,
+    last: AtomicU64,
+    address: [AtomicU64; 2],
+    pub(super) cached_hop: CachedHop,
     pub(super) meta: AtomicU64,
+}
+
+/// Addresses of an IPv6 key, beside the slot. The check of an IPv4 key is its addresses.
+#[derive(Default)]
+#[repr(C, align(32))]
+pub(in super::super) struct Addresses([AtomicU64; 4]);
+
+/// What a binding says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Content {
+    /// Key of the binding.
+    pub key: BindingKey,
+    /// Address of the end that takes the place of another one.
+    pub address: Address,
+    /// Its port.
+    pub port: u16,
 }
 
 /// Bits of the key's last word: ports and protocol, and the family at bit 62.
 const KEY_BITS: u64 = 0xff_ffff_ffff | 1 << 62;
-pub(super) const PORT_SHIFT: u32 = 40;
+const PORT_SHIFT: u32 = 40;
 const KIND_SHIFT: u32 = 56;
 const KIND: u64 = 7;
 const FROM_LOW: u64 = 1 << 59;
@@ -93,14 +129,43 @@ const OWNER_SHIFT: u32 = 52;
 const OWNER: u64 = 0xfff;
 
 impl BindingKey {
+    /// Last word of the key, with kind and direction.
+    #[inline(always)]
     pub(super) fn word(&self) -> u64 {
         let [.., word] = self.key.words();
         let from_low = if self.from_low { FROM_LOW } else { 0 };
         word & KEY_BITS | (self.kind as u64) << KIND_SHIFT | from_low
     }
+
+    /// The addresses of an IPv4 key; of another one its hash, in their place.
+    #[inline(always)]
+    pub(super) fn check(&self) -> u64 {
+        let [first, ..] = self.key.words();
+        if self.key.is_v4() { first } else { self.hash }
+    }
+}
+
+/// Place of a binding as long as nothing is written there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BindingPlace {
+    /// Number of the slot.
+    pub slot: u32,
+    pub(super) version: u16,
 }
 
 impl Binding {
+    /// Place of the binding.
+    #[inline]
+    pub(crate) fn place(&self) -> BindingPlace {
+        BindingPlace { slot: self.slot as u32, version: self.meta as u16 }
+    }
+
+    /// Whether this port made the binding, and the binding was checked in this second, against this revision of the Services.
+    #[inline(always)]
+    pub(crate) fn is_checked(&self, now_ms: u32, revision: u16, port: PortId) -> bool {
+        (self.meta ^ meta(0, now_ms, revision, port.0.into())) & !VERSION == 0
+    }
+
     /// Whether the binding was checked against this revision of the Services. A revision returns after 65,536 generations.
     /// The workers take each of these, which lasts longer than an unused binding counts as checked.
     #[inline]
@@ -139,34 +204,63 @@ fn meta(version: u64, now_ms: u32, revision: u16, owner: u64) -> u64 {
         | (owner & OWNER) << OWNER_SHIFT
 }
 
+impl Addresses {
+    /// The addresses in these words of memory.
+    pub(in super::super) fn from_words(words: [u64; 4]) -> Addresses {
+        Addresses(words.map(AtomicU64::new))
+    }
+
+    #[inline]
+    fn load(&self) -> [u64; 4] {
+        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    }
+}
+
 impl Slot {
     /// The slot in these words of memory.
-    pub(in super::super) fn from_words(words: [u64; 8]) -> Slot {
-        let [words @ .., meta] = words.map(AtomicU64::new);
-        Slot { words, meta }
+    pub(in super::super) fn from_words([check, last, high, low, hop @ .., meta]: [u64; 8]) -> Slot {
+        let [check, last, high, low, meta] = [check, last, high, low, meta].map(AtomicU64::new);
+        Slot { check, last, address: [high, low], cached_hop: CachedHop::from_words(hop), meta }
     }
 
     /// Tag of the slot by its words: zero if it is free.
     pub(super) fn tag(&self) -> u16 {
-        let [first, second, third, fourth, last] =
-            std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
-        let key = Key::from_words([first, second, third, fourth, last & KEY_BITS]);
-        if last == 0 { 0 } else { tag_of(&key, last & IDENTITY) }
+        let (check, last) = (self.check.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
+        if last == 0 { 0 } else { tag_of(check, last & IDENTITY) }
+    }
+
+    /// Reads the binding whose key has this check and this last word. A binding over IPv6 may be that of another key.
+    #[inline(always)]
+    pub(super) fn read_checked(&self, slot: usize, check: u64, word: u64) -> Option<Binding> {
+        self.read_where(slot, check, word, || true)
     }
 
     /// Reads the binding, if it is that of a key.
     #[inline]
-    pub(super) fn read_if(&self, slot: usize, key: &Key, word: u64) -> Option<Binding> {
+    pub(super) fn read_if(&self, addresses: &Addresses, slot: usize, key: &BindingKey) -> Option<Binding> {
+        self.read_where(slot, key.check(), key.word(), || {
+            let [first, second, third, fourth, _] = key.key.words();
+            // A comparison of arrays would go by memory, which the processor cannot forward in larger pieces than were stored.
+            let [one, two, three, four] = if key.key.is_v4() { [first, 0, 0, 0] } else { addresses.load() };
+            (one ^ first) | (two ^ second) | (three ^ third) | (four ^ fourth) == 0
+        })
+    }
+
+    #[inline(always)]
+    fn read_where(
+        &self,
+        slot: usize,
+        check: u64,
+        word: u64,
+        is_its: impl FnOnce() -> bool,
+    ) -> Option<Binding> {
         let before = self.meta.load(Ordering::Acquire);
-        let [first, second, third, fourth, _] = key.words();
-        let [one, two, three, four, last, high, low] =
-            std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
-        // A comparison of arrays would go by memory, which the processor cannot forward in larger pieces than were stored.
-        let differences =
-            (last & IDENTITY ^ word) | (one ^ first) | (two ^ second) | (three ^ third) | (four ^ fourth);
-        if differences != 0 {
+        let last = self.last.load(Ordering::Relaxed);
+        let differences = (last & IDENTITY ^ word) | (self.check.load(Ordering::Relaxed) ^ check);
+        if differences != 0 || !is_its() {
             return None;
         }
+        let [high, low] = std::array::from_fn(|i| self.address[i].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let after = self.meta.load(Ordering::Relaxed);
         if (before ^ after) & VERSION != 0 || before & 1 != 0 {
@@ -177,11 +271,12 @@ impl Slot {
     }
 
     /// The binding of the slot, whatever its key.
-    pub(super) fn held(&self, now_ms: u32) -> Option<Held> {
-        let [first, second, third, fourth, last] =
-            std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+    pub(super) fn held(&self, addresses: &Addresses, now_ms: u32) -> Option<Held> {
+        let (check, last) = (self.check.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
+        let is_v4 = Key::from_words([0, 0, 0, 0, last & KEY_BITS]).is_v4();
+        let [first, second, third, fourth] = if is_v4 { [check, 0, 0, 0] } else { addresses.load() };
         let key = Key::from_words([first, second, third, fourth, last & KEY_BITS]);
-        let binding = self.read_if(0, &key, last & IDENTITY)?;
+        let binding = self.read_checked(0, check, last & IDENTITY)?;
         let kind = BindingKind::ALL.into_iter().find(|kind| *kind as u64 == last >> KIND_SHIFT & KIND)?;
         Some(Held {
             kind,
@@ -193,14 +288,15 @@ impl Slot {
         })
     }
 
-    /// Writes a binding and its tag, unless another worker is writing there. Returns whether it has.
+    /// Writes a binding and its tag, or nothing and no tag, unless another worker is writing there. Returns whether it has.
     pub(super) fn write(
         &self,
-        words: [u64; 7],
+        addresses: &Addresses,
+        content: Option<&Content>,
         now_ms: u32,
         revision: u16,
         owner: u64,
-        (tag, value): (&AtomicU16, u16),
+        tag: &AtomicU16,
     ) -> bool {
         let before = self.meta.load(Ordering::Relaxed);
         let odd = before & !VERSION | before.wrapping_add(1) & VERSION;
@@ -210,37 +306,53 @@ impl Slot {
             return false;
         }
         fence(Ordering::Release);
-        for (slot, word) in self.words.iter().zip(words) {
-            slot.store(word, Ordering::Relaxed);
+        if let Some(Content { key, address, port }) = content {
+            self.check.store(key.check(), Ordering::Relaxed);
+            self.last.store(key.word() | u64::from(*port) << PORT_SHIFT, Ordering::Relaxed);
+            self.address[0].store((address >> 64) as u64, Ordering::Relaxed);
+            self.address[1].store(*address as u64, Ordering::Relaxed);
+            if !key.key.is_v4() {
+                let words = addresses.0.iter().zip(key.key.words());
+                words.for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+            }
+        } else {
+            self.last.store(0, Ordering::Relaxed);
         }
-        tag.store(value, Ordering::Relaxed);
+        self.cached_hop.clear();
+        tag.store(content.map_or(0, |content| content.key.tag()), Ordering::Relaxed);
         self.meta.store(meta(odd.wrapping_add(1), now_ms, revision, owner), Ordering::Release);
         true
     }
 
-    /// Notes that the binding that was read here is used, and checked against `revision`. Has no effect if it has changed.
+    /// Notes that the binding that was read here is used, and checked against `revision`. Returns false, and does nothing, if
+    /// another worker has replaced the binding.
     #[inline]
-    pub(super) fn refresh(&self, binding: &Binding, now_ms: u32, revision: u16) {
-        let owner = binding.meta >> OWNER_SHIFT;
-        let meta = meta(binding.meta & VERSION, now_ms, revision, owner);
-        // Another worker may have replaced the binding.
-        let _ = self.meta.compare_exchange(binding.meta, meta, Ordering::Relaxed, Ordering::Relaxed);
+    pub(super) fn refresh(&self, version: u16, now_ms: u32, revision: u16) -> bool {
+        let before = self.meta.load(Ordering::Relaxed);
+        let after = meta(before & VERSION, now_ms, revision, before >> OWNER_SHIFT);
+        before as u16 == version
+            && self.meta.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Empties a half-written slot.
+    /// Empties a half-written slot, and ends hops of the process before, which had other numbers.
     pub(super) fn recover(&self) {
-        let meta = self.meta.load(Ordering::Relaxed);
-        if meta & 1 != 0 {
-            self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        if self.meta.load(Ordering::Relaxed) & 1 != 0 {
+            self.last.store(0, Ordering::Relaxed);
             self.meta.store(0, Ordering::Relaxed);
         }
+        self.cached_hop.clear();
     }
 }
 
-/// Tag of a slot with this key and last word. It is not zero.
+impl BindingKey {
+    /// Tag of a slot with this key. It is not zero.
+    #[inline]
+    pub(super) fn tag(&self) -> u16 {
+        tag_of(self.check(), self.word())
+    }
+}
+
 #[inline]
-pub(super) fn tag_of(key: &Key, word: u64) -> u16 {
-    let [first, second, third, fourth, _] = key.words();
-    let rest = first ^ second.rotate_left(16) ^ third.rotate_left(32) ^ fourth.rotate_left(48);
-    ((word ^ rest).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1
+fn tag_of(check: u64, word: u64) -> u16 {
+    ((word ^ check).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1
 }

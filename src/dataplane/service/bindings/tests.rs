@@ -135,7 +135,7 @@ fn a_slot_that_was_left_half_written_is_empty_afterwards() {
     bindings.slots[slot].meta.fetch_add(1, Ordering::Relaxed);
     assert_eq!(bindings.find(&torn), None, "a writer is there");
     bind(&bindings, &torn, (3, 3), 0, 0);
-    let bindings = Bindings::of(bindings.slots);
+    let bindings = Bindings::of(bindings.slots, bindings.addresses);
     assert!(bindings.awaits_services(5));
     assert_eq!(bindings.find(&whole).map(|found| found.port), Some(1));
     assert_eq!(bindings.find(&torn).map(|found| found.port), Some(3), "it has taken another slot");
@@ -145,14 +145,14 @@ fn a_slot_that_was_left_half_written_is_empty_afterwards() {
 fn services_are_awaited_for_a_while_from_the_first_packet_on() {
     let bindings = Bindings::new(1, false).unwrap();
     bind(&bindings, &key(BindingKind::Forward, 1, 1), (1, 1), 0, 0);
-    let bindings = Bindings::of(bindings.slots);
+    let bindings = Bindings::of(bindings.slots, bindings.addresses);
     let start = u32::MAX - 1000;
     for after in [0, 1, 2000, AWAITED_PODS_MS - 1] {
         assert!(bindings.awaits_services(start.wrapping_add(after)));
     }
     assert!(!bindings.awaits_services(start.wrapping_add(AWAITED_PODS_MS)));
     assert!(!bindings.awaits_services(start), "it is over");
-    let bindings = Bindings::of(bindings.slots);
+    let bindings = Bindings::of(bindings.slots, bindings.addresses);
     bindings.note_services();
     assert!(!bindings.awaits_services(0));
 }

@@ -24,7 +24,7 @@ impl Bindings {
         let mut left = [None; WAYS];
         for (slot, left) in self.slots_of(hash).zip(&mut left) {
             // Another worker writes to a slot that has nothing to read.
-            let Some(held) = self.slots[slot].held(now_ms) else { continue };
+            let Some(held) = self.slots[slot].held(&self.addresses[slot], now_ms) else { continue };
             let class = class_of(&held);
             if class == QuotaClass::Ended {
                 return Some(slot);
