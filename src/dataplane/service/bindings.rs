@@ -193,9 +193,12 @@ impl Bindings {
 
     /// Starts to load the slot that a binding of a hash takes, if its set has a free one.
     #[inline]
-    pub(crate) fn prefetch_free(&self, hash: u64) {
+    pub(crate) fn prefetch_free(&self, hash: u64, is_v4: bool) {
         if let Some(slot) = self.tagged(hash, FREE).next() {
             prefetch_write(&self.slots[slot]);
+            if !is_v4 {
+                prefetch_write(&self.addresses[slot]);
+            }
         }
     }
 

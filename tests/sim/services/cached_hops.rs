@@ -7,7 +7,7 @@ use palisade::net::flow::Protocol;
 
 use super::fixture::{backend_of, becomes, exchange, seen_by_backend, seen_by_client, with_backends};
 use crate::rig::assertions::{A, B, C, CLIENT, flows, is_dropped, mute, serves};
-use crate::rig::{Rig, Setting, forwarded};
+use crate::rig::{Rig, Setting, forwarded, pod_address};
 
 /// Sends `count` packets of the client to its backend.
 #[track_caller]
@@ -18,13 +18,14 @@ fn send(rig: &mut Rig, family: usize, count: usize) {
     }
 }
 
-/// A rig with one flow of four packets to the backend, the last of which takes a cached hop.
-fn with_flow(workers: usize, family: usize, backends: &[usize]) -> Rig {
-    let mut rig = Rig::new(workers, &with_backends(&Setting::open(), &[1]));
+/// A rig with one flow of four packets to the backend, the last of which takes a cached hop, and its setting: others with the same
+/// Services leave the flow's binding current.
+fn with_flow(workers: usize, family: usize) -> (Rig, Setting) {
+    let setting = with_backends(&Setting::open(), &[1]);
+    let mut rig = Rig::new(workers, &setting);
     exchange(&mut rig, Protocol::UDP, family, [0, 1], CLIENT);
     send(&mut rig, family, 2);
-    rig.publish(&with_backends(&Setting::open(), backends));
-    rig
+    (rig, setting)
 }
 
 fn flow(rig: &Rig) -> FlowInfo {
@@ -36,7 +37,7 @@ fn flow(rig: &Rig) -> FlowInfo {
 #[test]
 fn every_packet_is_counted_with_its_bytes_and_its_time() {
     for (workers, family) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
-        let mut rig = with_flow(workers, family, &[1]);
+        let (mut rig, _) = with_flow(workers, family);
         let bytes =
             forwarded(B, &seen_by_backend(Protocol::UDP, family, 2, [0, 1], CLIENT)).len() as u64 - 14;
         let mut packets = 4;
@@ -67,11 +68,11 @@ fn a_change_of_policy_at_either_end_holds_for_the_next_packet() {
         [(0, mute(), DropReason::PolicyEgress), (1, serves(Protocol::UDP, 1), DropReason::PolicyIngress)];
     for (pod, rules, reason) in closed {
         for family in [0, 1] {
-            let mut rig = with_flow(1, family, &[1]);
-            rig.publish(&with_backends(&Setting::open().with(pod, rules.clone()), &[1]));
+            let (mut rig, open) = with_flow(1, family);
+            rig.publish(&open.with(pod, rules.clone()));
             is_dropped(&mut rig, A, &seen_by_client(Protocol::UDP, family, 2, 0, CLIENT), reason);
             assert!(flows(&rig).is_empty());
-            rig.publish(&with_backends(&Setting::open(), &[1]));
+            rig.publish(&open);
             send(&mut rig, family, 3);
             assert_eq!(flow(&rig).packets, 3);
         }
@@ -81,7 +82,7 @@ fn a_change_of_policy_at_either_end_holds_for_the_next_packet() {
 #[test]
 fn a_flow_that_is_ended_takes_its_cached_hop_with_it() {
     for family in [0, 1] {
-        let mut rig = with_flow(1, family, &[1]);
+        let (mut rig, _) = with_flow(1, family);
         send(&mut rig, family, 3);
         let mut seen = 0;
         rig.sim.end_flows(&mut |flow| {
@@ -97,33 +98,41 @@ fn a_flow_that_is_ended_takes_its_cached_hop_with_it() {
 #[test]
 fn a_datagram_moves_when_its_backend_is_gone_and_leaves_the_counts_of_its_flow_whole() {
     for family in [0, 1] {
-        let mut rig = with_flow(1, family, &[1]);
+        let (mut rig, _) = with_flow(1, family);
         send(&mut rig, family, 5);
         rig.publish(&with_backends(&Setting::open(), &[2]));
-        let sent = seen_by_client(Protocol::UDP, family, 2, 0, CLIENT);
-        assert_eq!(backend_of(&mut rig, A, &sent), C.index());
-        let packets: Vec<u64> = flows(&rig).iter().map(|flow| flow.packets).collect();
-        assert_eq!(packets.iter().sum::<u64>(), 10, "{packets:?}");
-        assert!(packets.contains(&9));
+        exchange(&mut rig, Protocol::UDP, family, [0, 2], CLIENT);
+        for _ in 0..3 {
+            let sent = seen_by_client(Protocol::UDP, family, 2, 0, CLIENT);
+            assert_eq!(backend_of(&mut rig, A, &sent), C.index());
+        }
+        let of = |backend: usize| {
+            let to = pod_address(backend)[family];
+            let flow = flows(&rig).into_iter().find(|flow| flow.key.dst == to);
+            flow.map(|flow| (flow.packets, flow.reply_packets))
+        };
+        assert_eq!((of(1), of(2)), (Some((9, 1)), Some((5, 1))));
     }
 }
 
 #[test]
-fn a_flow_goes_on_by_another_number_of_its_hop() {
+fn a_flow_goes_on_when_the_services_and_next_hops_change() {
     for family in [0, 1] {
-        // The next hops get other numbers with each change of Services and pods.
-        let mut rig = with_flow(2, family, &[1, 2]);
-        for backends in [[1].as_slice(), &[1, 2]] {
-            rig.publish(&with_backends(&Setting::open(), backends));
-            send(&mut rig, family, 3);
+        let (mut rig, open) = with_flow(2, family);
+        for n in 0..3 {
+            // Settings with and without a policy differ in rules alone; a new set of Services is another one.
+            rig.publish(&open.with(2, mute()));
+            send(&mut rig, family, 2);
+            rig.publish(&with_backends(&Setting::open(), if n == 1 { &[1, 2] } else { &[1] }));
+            send(&mut rig, family, 2);
         }
-        assert_eq!(flow(&rig).packets, 10);
+        assert_eq!(flow(&rig).packets, 16);
     }
 }
 
 #[test]
 fn a_packet_that_may_not_go_on_is_dropped_and_not_counted_with_its_flow() {
-    let mut rig = with_flow(1, 0, &[1]);
+    let (mut rig, _) = with_flow(1, 0);
     let last = crate::frames::Spec { ttl: 1, ..seen_by_client(Protocol::UDP, 0, 2, 0, CLIENT) };
     let before = rig.counters(A);
     rig.send(A, &last);

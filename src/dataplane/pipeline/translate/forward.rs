@@ -19,8 +19,8 @@ use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::icmp;
 
-/// Candidates whose bindings are loaded ahead.
-const AHEAD: usize = 16;
+/// Packets whose bindings are loaded together.
+pub(super) const LOADED_TOGETHER: usize = 64;
 
 /// Places of the packets of a batch that are translated, and their lookups.
 pub(crate) struct Translator {
@@ -41,8 +41,8 @@ pub(crate) struct Translator {
 impl Translator {
     /// Starts to load the memory that the binding of a packet's new flow takes.
     #[inline]
-    pub(super) fn prefetch_binding(&self, i: u16, context: &Context<'_>) {
-        context.bindings.prefetch_free(self.lookups[usize::from(i)].hash);
+    pub(super) fn prefetch_binding(&self, i: u16, context: &Context<'_>, is_v4: bool) {
+        context.bindings.prefetch_free(self.lookups[usize::from(i)].hash, is_v4);
     }
 
     pub(crate) fn new() -> Translator {
@@ -108,22 +108,23 @@ fn translate_batch(
     services: &ServiceFib,
 ) {
     translator.candidates.clear();
-    for i in 0..batch.len() {
-        let packet = &batch.packets[i];
-        if batch.is_pending(i) && services.may_serve(packet.dst) {
-            if packet.kind == Kind::Flow {
-                let key = key_of(packet, context);
-                context.bindings.prefetch(key.hash);
-                translator.lookups[i] = BindingLookup::from(&key);
-            }
-            translator.candidates.push(i as u16);
-            if let Some(n) = translator.candidates.len().checked_sub(AHEAD + 1) {
-                translate_candidate(batch, n, context, translator, services);
+    // The bindings of a few packets are loaded together, and are still in the first cache when they are read.
+    for start in (0..batch.len()).step_by(LOADED_TOGETHER) {
+        let first = translator.candidates.len();
+        for i in start..batch.len().min(start + LOADED_TOGETHER) {
+            let packet = &batch.packets[i];
+            if batch.is_pending(i) && services.may_serve(packet.dst) {
+                if packet.kind == Kind::Flow {
+                    let key = key_of(packet, context);
+                    context.bindings.prefetch(key.hash);
+                    translator.lookups[i] = BindingLookup::from(&key);
+                }
+                translator.candidates.push(i as u16);
             }
         }
-    }
-    for n in translator.candidates.len().saturating_sub(AHEAD)..translator.candidates.len() {
-        translate_candidate(batch, n, context, translator, services);
+        for n in first..translator.candidates.len() {
+            translate_candidate(batch, n, context, translator, services);
+        }
     }
     for n in 0..translator.others.len() {
         let i = usize::from(translator.others[n]);

@@ -16,7 +16,8 @@ use loom::thread;
 
 use self::parts::AtomicU16;
 use self::slot::{Addresses, Binding, BindingKey, BindingKind, Content, Slot};
-use crate::dataplane::conntrack::Key;
+use crate::dataplane::conntrack::{Key, Slot as FlowSlot};
+use crate::ids::Generation;
 
 /// Loom's versions of `super::parts`.
 mod parts {
@@ -193,5 +194,26 @@ fn a_refresh_of_the_binding_before_leaves_the_one_after_alone() {
         let found = place.read(1).unwrap();
         assert!(found.is_of(if written { 5 } else { 9 }, 0), "{written}");
         assert_eq!(found.port, if written { 2 } else { 1 });
+    });
+}
+
+#[test]
+fn a_hop_cached_for_the_binding_before_is_not_taken_by_the_one_after() {
+    explore(|| {
+        const HOP: (Generation, u16) = (Generation(7), 3);
+        let place = Arc::new(Place::with(1, 1));
+        let worker = thread::spawn({
+            let place = place.clone();
+            move || {
+                if let Some(found) = place.read(1) {
+                    place.slot.cached_hop.set(found.place().version, HOP, FlowSlot::NONE);
+                }
+            }
+        });
+        assert!(place.write(2, 2, 0));
+        let taken = place.read(2).map(|found| place.slot.cached_hop.get(found.place().version));
+        worker.join().unwrap();
+        let later = place.read(2).map(|found| place.slot.cached_hop.get(found.place().version));
+        assert_eq!((taken, later), (Some(None), Some(None)));
     });
 }

@@ -47,6 +47,27 @@ fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
 }
 
 #[test]
+fn keys_of_other_addresses_with_the_same_hash_and_ports_have_their_own_bindings() {
+    for is_v4 in [true, false] {
+        let bindings = Bindings::new(1, false).unwrap();
+        let address = |host: u32| if is_v4 { from_v4(host) } else { 0xfd << 120 | u128::from(host) };
+        let keys = [1, 3, 5].map(|host| BindingKey {
+            key: Key::new(address(host), address(host + 1), 0x50 | 17 << 32),
+            ..key(BindingKind::Forward, 1, 1)
+        });
+        for (key, to) in keys.iter().zip(1..) {
+            bind(&bindings, key, (to, 1), 0, 0);
+        }
+        assert_eq!(
+            keys.map(|key| bindings.find(&key).map(|found| found.address)),
+            [Some(1), Some(2), Some(3)]
+        );
+        bindings.remove(&keys[1]);
+        assert_eq!(keys.map(|key| bindings.find(&key).map(|found| found.address)), [Some(1), None, Some(3)]);
+    }
+}
+
+#[test]
 fn a_refresh_keeps_time_and_revision() {
     let bindings = Bindings::new(1, false).unwrap();
     let key = key(BindingKind::Forward, 1, 1);
