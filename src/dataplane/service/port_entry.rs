@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::local_addresses::LocalAddresses;
 use super::maglev::Maglev;
 use crate::dataplane::ServiceFlows;
-use crate::mem::prefetch_write;
 use crate::net::address::{Address, pack, unpack};
 use crate::tables::ServicePort;
 
@@ -172,19 +171,9 @@ impl PortEntry {
     /// Counts a flow to a backend.
     #[inline]
     pub(crate) fn count_opened(&self, of: BackendsFor, is_v4: bool, index: usize) {
-        let backend = self.list(of, is_v4).backends.get(index);
         self.opened.fetch_add(1, Relaxed);
-        if let Some(backend) = backend {
-            backend.opened.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Starts to load what [`PortEntry::count_opened`] changes.
-    #[inline]
-    pub(crate) fn prefetch_counters(&self, of: BackendsFor, is_v4: bool, index: usize) {
-        prefetch_write(&*self.opened);
         if let Some(backend) = self.list(of, is_v4).backends.get(index) {
-            prefetch_write(&*backend.opened);
+            backend.opened.fetch_add(1, Relaxed);
         }
     }
 

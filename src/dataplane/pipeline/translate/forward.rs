@@ -20,7 +20,7 @@ use crate::net::flow::Protocol;
 use crate::net::icmp;
 
 /// Packets whose bindings are loaded together.
-pub(super) const LOADED_TOGETHER: usize = 64;
+const LOADED_TOGETHER: usize = 64;
 
 /// Places of the packets of a batch that are translated, and their lookups.
 pub(crate) struct Translator {

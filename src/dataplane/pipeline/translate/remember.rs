@@ -1,54 +1,37 @@
 //! Bindings of flows that policy has admitted.
 
 use super::bind::{bind, forward_key, revision};
-use super::forward::{LOADED_TOGETHER, Translator};
+use super::forward::Translator;
 use super::pick::{affinity_key, is_outside};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{PacketFlow, Slot};
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{Choice, PortEntry, Source, TranslationKind};
+use crate::dataplane::service::{Choice, Source, TranslationKind};
 
-/// Binds the flows that packets of the batch have opened, and counts them.
-///
-/// A locked instruction waits for all loads and stores before it. So the memory of several flows is loaded first, and their
-/// counters come last.
+/// Bindings whose memory is loaded ahead.
+const AHEAD: usize = 4;
+
+/// Binds the flows that packets of the batch have opened.
 #[inline(never)]
 pub(in crate::dataplane::pipeline) fn remember_opened(
     batch: &mut Batch,
     context: &Context<'_>,
     translator: &mut Translator,
 ) {
-    for start in (0..translator.opened.len()).step_by(LOADED_TOGETHER) {
-        let end = translator.opened.len().min(start + LOADED_TOGETHER);
-        let opened = &translator.opened[start..end];
-        let mut choices = [None; LOADED_TOGETHER];
-        for (i, choice) in opened.iter().zip(&mut choices) {
-            let packet = &batch.packets[usize::from(*i)];
-            translator.prefetch_binding(*i, context, packet.is_v4);
-            *choice = choice_of(batch, usize::from(*i), context);
-            if let Some((entry, choice)) = choice {
-                entry.prefetch_counters(choice.backends, packet.is_v4, choice.index.into());
-            }
+    for n in 0..translator.opened.len() {
+        if let Some(next) = translator.opened.get(n + AHEAD) {
+            let is_v4 = batch.packets[usize::from(*next)].is_v4;
+            translator.prefetch_binding(*next, context, is_v4);
         }
-        for (i, choice) in opened.iter().zip(&mut choices) {
-            if !bind_opened(batch, usize::from(*i), context, *choice) {
-                *choice = None;
-            }
-        }
-        for (i, choice) in opened.iter().zip(&choices) {
-            if let Some((entry, choice)) = choice {
-                let is_v4 = batch.packets[usize::from(*i)].is_v4;
-                entry.count_opened(choice.backends, is_v4, choice.index.into());
-            }
-        }
+        remember(batch, usize::from(translator.opened[n]), context, true);
     }
     translator.opened.clear();
 }
 
-/// Binds the flow of packet `i`, which has an entry in conntrack, to its backend again, and counts it if the packet has opened it
-/// anew.
+/// Binds the flow of packet `i`, which has an entry in conntrack, to its backend. `is_new`: the packet has opened it. A packet
+/// that policy denies leaves no binding. Drops the packet if there is no room for the binding.
 #[inline(never)]
 pub(in crate::dataplane::pipeline) fn remember(
     batch: &mut Batch,
@@ -56,73 +39,40 @@ pub(in crate::dataplane::pipeline) fn remember(
     context: &Context<'_>,
     is_new: bool,
 ) {
-    if is_new {
-        let choice = choice_of(batch, i, context);
-        if bind_opened(batch, i, context, choice)
-            && let Some((entry, choice)) = choice
-        {
-            entry.count_opened(choice.backends, batch.packets[i].is_v4, choice.index.into());
-        }
+    let (packet, translation) = (&batch.packets[i], batch.translations[i]);
+    let is_forward = translation.kind == TranslationKind::Forward && packet.kind == Kind::Flow;
+    if !packet.translated || !is_forward {
         return;
     }
-    let is_confirmed = match batch.translations[i].source {
-        Source::Binding(place) => context.bindings.confirm(place, context.now_ms, revision(context)),
-        Source::Choice(_) | Source::Other => false,
-    };
-    if !is_confirmed && is_of_client(batch, i) {
-        bind_flow(batch, i, context);
+    if let Source::Binding(place) = translation.source
+        && !is_new
+        && context.bindings.confirm(place, context.now_ms, revision(context))
+    {
+        return;
     }
-}
-
-/// Whether packet `i` is one of a client to a virtual address.
-fn is_of_client(batch: &Batch, i: usize) -> bool {
-    let packet = &batch.packets[i];
-    packet.translated && batch.translations[i].kind == TranslationKind::Forward && packet.kind == Kind::Flow
-}
-
-/// Port of a Service and backend that the client of packet `i` has got.
-#[inline]
-fn choice_of<'a>(batch: &Batch, i: usize, context: &Context<'a>) -> Option<(&'a PortEntry, Choice)> {
-    let services = context.snapshot.services()?;
-    let (packet, translation) = (&batch.packets[i], &batch.translations[i]);
-    if let Source::Choice(choice) = translation.source {
-        return Some((services.entry(choice.place), choice));
-    }
-    let (address, port) = (translation.address, translation.port);
-    let found = services.find(address, packet.protocol, port, is_outside(batch, i, context))?;
-    let pick = found.entry.find(found.backends, packet.is_v4, packet.dst, packet.dst_port)?;
-    Some((found.entry, Choice { place: found.place, backends: found.backends, index: pick.index as u16 }))
-}
-
-/// Binds the flow that packet `i` has opened, and its client to the backend where the Service has affinity. A packet that policy
-/// denies leaves no binding. Drops the packet, and returns false, if there is no room for the binding.
-fn bind_opened(
-    batch: &mut Batch,
-    i: usize,
-    context: &Context<'_>,
-    choice: Option<(&PortEntry, Choice)>,
-) -> bool {
-    if !is_of_client(batch, i) {
-        return false;
-    }
+    let owner = batch.in_ports[i];
+    let backend = (packet.dst, packet.dst_port);
+    let virtual_end = (translation.address, translation.port);
+    let forward = forward_key(context, packet, virtual_end);
     // Without a binding a change of the backends would move the flow.
-    if !bind_flow(batch, i, context) {
-        batch.drop(i, DropReason::TableFull);
-        return false;
+    if !bind(context, &forward, backend, owner) && is_new {
+        return batch.drop(i, DropReason::TableFull);
     }
-    if choice.is_some_and(|(entry, _)| entry.affinity_seconds.is_some()) {
-        let (packet, translation) = (&batch.packets[i], &batch.translations[i]);
-        let key = affinity_key(context, packet, translation.address, translation.port);
-        bind(context, &key, (packet.dst, packet.dst_port), batch.in_ports[i]);
+    let Some(services) = context.snapshot.services().filter(|_| is_new) else { return };
+    let choose = || {
+        let is_outside = is_outside(batch, i, context);
+        let found = services.find(virtual_end.0, packet.protocol, virtual_end.1, is_outside)?;
+        let pick = found.entry.find(found.backends, packet.is_v4, backend.0, backend.1)?;
+        Some(Choice { place: found.place, backends: found.backends, index: pick.index as u16 })
+    };
+    let choice = if let Source::Choice(choice) = translation.source { Some(choice) } else { choose() };
+    let Some(choice) = choice else { return };
+    let entry = services.entry(choice.place);
+    if entry.affinity_seconds.is_some() {
+        let key = affinity_key(context, packet, virtual_end.0, virtual_end.1);
+        bind(context, &key, backend, owner);
     }
-    true
-}
-
-/// Binds the flow of a client's packet to its backend. Returns false if there is no room for the binding.
-fn bind_flow(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
-    let (packet, translation) = (&batch.packets[i], &batch.translations[i]);
-    let key = forward_key(context, packet, (translation.address, translation.port));
-    bind(context, &key, (packet.dst, packet.dst_port), batch.in_ports[i])
+    entry.count_opened(choice.backends, packet.is_v4, choice.index.into());
 }
 
 /// Caches the hop of a client's packet beside its binding, if no packet changes the flow in `slot` any more.
