@@ -1,11 +1,13 @@
 //! Export of the flows of a running switch: records that add up to the traffic.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use palisade::lab::Pod;
 use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::net::flow::Protocol;
 use palisade::netlink::NetworkNamespace;
+use palisade::tables::{ServicePort, ServicePortName, ServiceTable};
 
 use crate::ipfix_collector::{Collector, Record};
 use crate::support::connection::Connection;
@@ -54,15 +56,16 @@ fn sums(records: &[&Record]) -> [u64; 4] {
     ]
 }
 
-/// Sends datagrams, each after the one before has arrived: none is lost.
-fn exchange(client: &Pod, server: &Pod) {
-    let bind = |pod: &Pod| {
-        let socket = pod.run(|| UdpSocket::bind((pod.v4(), 0))).unwrap().unwrap();
+/// Sends datagrams to a server's port, or to a virtual address in its place, each after the one before has arrived: none is lost.
+fn exchange(client: &Pod, server: &Pod, virtual_end: Option<SocketAddr>) {
+    let bind = |pod: &Pod, port: u16| {
+        let socket = pod.run(|| UdpSocket::bind((pod.v4(), port))).unwrap().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
-    let (here, there) = (bind(client), bind(server));
-    let (from, to) = (here.local_addr().unwrap(), there.local_addr().unwrap());
+    let (here, there) = (bind(client, 0), bind(server, PORT));
+    let from = here.local_addr().unwrap();
+    let to = virtual_end.unwrap_or_else(|| there.local_addr().unwrap());
     let mut buffer = [0; 200];
     for number in 0..EXCHANGED + ONE_WAY {
         here.send_to(&DATAGRAM, to).unwrap();
@@ -76,6 +79,43 @@ fn exchange(client: &Pod, server: &Pod) {
     }
 }
 
+/// Sums of the records of the exchange.
+fn exchanged() -> [u64; 4] {
+    let bytes = (DATAGRAM.len() + 28) as u64;
+    let (sent, answered) = ((EXCHANGED + ONE_WAY) as u64, EXCHANGED as u64);
+    [sent, sent * bytes, answered, answered * bytes]
+}
+
+#[test]
+fn exported_counts_of_a_flow_to_a_service_are_those_of_its_packets() {
+    let Some(_alone) = alone() else { return };
+    let mut collector = Collector::bind("127.0.0.1:0");
+    let rig = Rig::with(&["client", "server"], 2, &config(&collector));
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let virtual_end = SocketAddr::from(([10, 96, 0, 1], 53));
+    let port = ServicePort {
+        cluster: vec![virtual_end],
+        internal_backends: vec![(server.v4(), PORT).into()],
+        ..ServicePort::default()
+    };
+    let name = ServicePortName {
+        namespace: "default".to_owned(),
+        name: "dns".to_owned(),
+        port: None,
+        protocol: Protocol::UDP,
+    };
+    let table = ServiceTable { node_addresses: Vec::new(), ports: [(name, port)].into() };
+    rig.switch.client().put_services(&table).unwrap();
+    exchange(&client, &server, Some(virtual_end));
+    eventually("all flows end", || rig.flows(10).is_empty());
+    collector.receive_until("all packets", |collector| sums(&of(collector, 17))[0] >= exchanged()[0]);
+    let datagrams = of(&collector, 17);
+    assert_eq!(sums(&datagrams), exchanged(), "{datagrams:#?}");
+    let ends: Vec<u64> = datagrams.iter().map(|record| record.number(END)).collect();
+    assert!(ends.len() > 1 && ends.is_sorted(), "{datagrams:#?}");
+    assert!(datagrams.iter().all(|record| record.number(START) <= record.number(END)));
+}
+
 #[test]
 fn exported_counts_are_those_of_the_traffic_to_the_packet() {
     let Some(_alone) = alone() else { return };
@@ -85,7 +125,7 @@ fn exported_counts_are_those_of_the_traffic_to_the_packet() {
     for address in server.addresses() {
         (0..5).for_each(|_| assert_pings(&client, address));
     }
-    exchange(&client, &server);
+    exchange(&client, &server, None);
     let running = Server::start(&server, &[PORT], Services::Tcp).unwrap();
     transfer(&client, IpAddr::V4(server.v4()), PORT, 500_000, PATIENCE).unwrap();
     transfer(&client, IpAddr::V6(server.v6()), PORT, 500_000, PATIENCE).unwrap();
@@ -119,9 +159,7 @@ fn exported_counts_are_those_of_the_traffic_to_the_packet() {
         assert_eq!([packets, replies], [5, 5], "{records:#?}");
     }
     let datagrams = of(&collector, 17);
-    let bytes = (DATAGRAM.len() + 28) as u64;
-    let (sent, answered) = ((EXCHANGED + ONE_WAY) as u64, EXCHANGED as u64);
-    assert_eq!(sums(&datagrams), [sent, sent * bytes, answered, answered * bytes], "{datagrams:#?}");
+    assert_eq!(sums(&datagrams), exchanged(), "{datagrams:#?}");
     assert!(datagrams.iter().any(|record| record.number(END_REASON) == 2), "active: {datagrams:#?}");
     let ends: Vec<u64> = datagrams.iter().map(|record| record.number(END)).collect();
     assert!(ends.is_sorted() && datagrams.iter().all(|record| record.number(START) <= record.number(END)));
