@@ -19,8 +19,8 @@ pub(crate) enum Order {
 /// One case of the packet path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
-    /// Kind of traffic: `established`, `new-flow`, `denied`, `mixed` or `fragments`; the first two with `service-` before them
-    /// go to virtual addresses.
+    /// Kind of traffic: `established`, `reply`, `new-flow`, `denied`, `mixed` or `fragments`; the first three with `service-`
+    /// before them are of flows to virtual addresses.
     pub(crate) name: &'static str,
     /// IP version.
     pub(crate) family: u8,
@@ -72,7 +72,7 @@ impl Traffic {
     /// Makes the packets of a case. Its established flows are those of [`Traffic::established`].
     pub(crate) fn new(case: &Case, tables: &CompiledRules) -> Traffic {
         let kind = match case.name {
-            "established" | "service-established" => Kind::Established,
+            "established" | "service-established" | "reply" | "service-reply" => Kind::Established,
             "new-flow" | "service-new-flow" => Kind::NewFlow,
             "denied" => Kind::Denied,
             "fragments" => Kind::Fragments,
@@ -90,7 +90,8 @@ impl Traffic {
             shuffle(&mut established);
             shuffle(&mut denied);
         }
-        Traffic { established, denied, next_new: case.flows, kind, ..Traffic::none(case) }
+        let reversed = case.name.ends_with("reply");
+        Traffic { established, denied, next_new: case.flows, kind, reversed, ..Traffic::none(case) }
     }
 
     /// Makes the flows that are established before the measurement.

@@ -104,6 +104,7 @@ fn groups() -> Vec<Vec<Case>> {
         families("new-flow", 10_000).into_iter().chain(families("new-flow", 1_000_000)).collect(),
         by_rules("denied", 10_000).into_iter().chain([Case { name: "denied", family: 6, ..case }]).collect(),
         services("established", "service-established"),
+        services("reply", "service-reply"),
         services("new-flow", "service-new-flow"),
         families("mixed", 100_000).into(),
         families("fragments", 10_000).into(),
