@@ -38,7 +38,7 @@ pub(crate) struct Namespace {
 impl Namespace {
     pub(crate) fn new() -> Namespace {
         let keeper = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "600"])
+            .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"])
             .stdin(Stdio::null())
             .spawn()
             .expect("setpriv and unshare (util-linux) are installed");
