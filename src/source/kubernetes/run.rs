@@ -23,7 +23,7 @@ use super::notify::Notifier;
 use super::routes::Routes;
 use super::target::{Target, TargetError};
 use crate::control::protocol::SourceReport;
-use crate::limits::ACL_ENTRIES_MAX;
+use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX};
 use crate::tables::TablesDiff;
 use crate::threads;
 
@@ -319,7 +319,13 @@ impl<'a> Agent<'a> {
     }
 }
 
+/// Rows of all ACL tables beyond which a namespace is closed: each of them may be another one, and so may the default row of each
+/// table.
+const ACL_ROWS_MAX: usize = ROWS_MAX - ACLS_MAX;
+const _: () = assert!(ACL_ROWS_MAX <= ACL_ENTRIES_MAX, "tables take as many entries");
+const _: () = assert!(PREFIXES_MAX <= CLASSES_MAX, "each prefix may have a class of its own");
+
 fn new_cluster(settings: &Settings) -> Cluster {
-    let acl_entries_max = settings.acl_entries_max.unwrap_or(ACL_ENTRIES_MAX);
+    let acl_entries_max = settings.acl_entries_max.unwrap_or(ACL_ROWS_MAX);
     Cluster::new(settings.node.clone(), acl_entries_max, settings.timing.reopen)
 }
