@@ -1,7 +1,5 @@
 //! Counts of translated flows that lie beside their bindings: those of packets that took a cached hop.
 
-use super::table::Slot;
-
 /// Packets of a flow's initiator that its entry has not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ForwardCount {
@@ -13,14 +11,14 @@ pub(crate) struct ForwardCount {
     pub last_seen_ms: u32,
 }
 
-/// Counts of the initiators of translated flows.
+/// Counts of the initiators of translated flows, which the numbers of their slots name.
 pub(crate) trait ForwardCounts: Send + Sync {
     /// Count of the flow in a slot, which has had this binding.
-    fn count_of(&self, binding: u32, flow: Slot) -> ForwardCount;
+    fn count_of(&self, binding: u32, flow: u32) -> ForwardCount;
 
     /// Gives the count away.
-    fn take_count(&self, binding: u32, flow: Slot) -> ForwardCount;
+    fn take_count(&self, binding: u32, flow: u32) -> ForwardCount;
 
     /// Ends the cached hop of a flow.
-    fn end_hop(&self, binding: u32, flow: Slot);
+    fn end_hop(&self, binding: u32, flow: u32);
 }

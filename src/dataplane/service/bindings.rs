@@ -18,7 +18,7 @@ use self::cached_hop::CachedHop;
 use self::slot::Content;
 pub(super) use self::slot::{Addresses, Slot};
 pub(crate) use self::slot::{Binding, BindingKey, BindingKind, BindingLookup, BindingPlace, Held};
-use crate::dataplane::conntrack::{ForwardCount, ForwardCounts, QuotaClass, Slot as FlowSlot};
+use crate::dataplane::conntrack::{ForwardCount, ForwardCounts, QuotaClass};
 use crate::ids::{Generation, PortId};
 use crate::limits::AWAITED_PODS_MS;
 use crate::mem::{HugeArray, prefetch_read, prefetch_write};
@@ -252,8 +252,8 @@ impl Bindings {
         self.slots[place.slot as usize].cached_hop.get(place.version)
     }
 
-    /// Caches policy epoch and hop of the flow of a binding, which has this conntrack slot.
-    pub(crate) fn cache_hop(&self, place: BindingPlace, hop: (Generation, u16), flow: FlowSlot) {
+    /// Caches policy epoch and hop of the flow of a binding, which has the conntrack slot of this number.
+    pub(crate) fn cache_hop(&self, place: BindingPlace, hop: (Generation, u16), flow: u32) {
         self.slots[place.slot as usize].cached_hop.set(place.version, hop, flow);
     }
 
@@ -318,15 +318,15 @@ impl Bindings {
 }
 
 impl ForwardCounts for Bindings {
-    fn count_of(&self, binding: u32, flow: FlowSlot) -> ForwardCount {
+    fn count_of(&self, binding: u32, flow: u32) -> ForwardCount {
         self.cached_hop_of(binding).map(|cached_hop| cached_hop.count_of(flow)).unwrap_or_default()
     }
 
-    fn take_count(&self, binding: u32, flow: FlowSlot) -> ForwardCount {
+    fn take_count(&self, binding: u32, flow: u32) -> ForwardCount {
         self.cached_hop_of(binding).map(|cached_hop| cached_hop.take_count(flow)).unwrap_or_default()
     }
 
-    fn end_hop(&self, binding: u32, flow: FlowSlot) {
+    fn end_hop(&self, binding: u32, flow: u32) {
         if let Some(cached_hop) = self.cached_hop_of(binding).filter(|cached_hop| cached_hop.is_of(flow)) {
             cached_hop.clear();
         }

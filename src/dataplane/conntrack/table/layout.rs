@@ -221,7 +221,8 @@ impl Conntrack {
     pub(crate) fn counts(&self, slot: Slot, now_ms: u32) -> ([(u64, u64); 2], u32) {
         let entry = self.entry(slot);
         let ([(packets, bytes), responder], idle_ms) = (entry.counts(), entry.idle_ms(now_ms));
-        let count = self.forward_counts_of(slot).map(|(counts, binding)| counts.count_of(binding, slot));
+        let count =
+            self.forward_counts_of(slot).map(|(counts, binding)| counts.count_of(binding, slot.number()));
         let Some(count) = count.filter(|count| count.packets > 0) else {
             return ([(packets, bytes), responder], idle_ms);
         };
@@ -241,15 +242,15 @@ impl Conntrack {
     /// Takes the count of the flow in a slot over that lies beside its binding.
     pub(crate) fn take_forward_count(&self, slot: Slot) {
         if let Some((counts, binding)) = self.forward_counts_of(slot) {
-            self.entry(slot).add_forward_count(&counts.take_count(binding, slot));
+            self.entry(slot).add_forward_count(&counts.take_count(binding, slot.number()));
         }
     }
 
     /// Ends the cached hop of the flow in a slot, and takes its count over.
     pub(super) fn end_cached_hop(&self, slot: Slot) {
         if let Some((counts, binding)) = self.forward_counts_of(slot) {
-            counts.end_hop(binding, slot);
-            self.entry(slot).add_forward_count(&counts.take_count(binding, slot));
+            counts.end_hop(binding, slot.number());
+            self.entry(slot).add_forward_count(&counts.take_count(binding, slot.number()));
         }
     }
 

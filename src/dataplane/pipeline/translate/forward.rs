@@ -204,8 +204,8 @@ fn may_follow(packet: &Packet, services: &ServiceFib) -> bool {
 /// Translates and routes a packet by the hop that is cached beside its binding, if the binding was checked in this second. Returns
 /// false, and does nothing, for any other packet.
 ///
-/// The hash stands for the addresses of an IPv6 key here. Where two keys have one hash, a packet follows the binding of another
-/// flow from its own port, to a backend that policy allows this port, until the binding is checked again.
+/// The hash stands for the addresses of an IPv6 key here. A packet whose key has the hash of another one follows a binding of its
+/// own port, to a backend that policy allows this port, until the binding is checked again.
 #[inline(always)]
 fn take_cached_hop(
     batch: &mut Batch,

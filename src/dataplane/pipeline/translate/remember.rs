@@ -88,6 +88,6 @@ pub(in crate::dataplane::pipeline) fn cache_hop(
     let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
     if let Some(hop) = flow_word.plain_hop_translated() {
         context.conntrack.note_binding(slot, place.slot);
-        context.bindings.cache_hop(place, (flow_word.policy_epoch(), hop), slot);
+        context.bindings.cache_hop(place, (flow_word.policy_epoch(), hop), slot.number());
     }
 }

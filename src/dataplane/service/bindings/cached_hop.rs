@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::parts::AtomicU64;
-use crate::dataplane::conntrack::{ForwardCount, Slot as FlowSlot};
+use crate::dataplane::conntrack::ForwardCount;
 use crate::ids::Generation;
 
 /// Bits of the number of bytes in the last word. The number of packets stands above them. Conntrack takes both over once a
@@ -38,7 +38,7 @@ impl CachedHop {
     }
 
     /// Caches the hop of the flow in a slot. Another flow of the binding has given its count away.
-    pub(super) fn set(&self, version: u16, (epoch, hop): (Generation, u16), flow: FlowSlot) {
+    pub(super) fn set(&self, version: u16, (epoch, hop): (Generation, u16), flow: u32) {
         if !self.is_of(flow) {
             self.0[2].store(0, Relaxed);
             self.0[1].store(owner(flow) << 32, Relaxed);
@@ -49,7 +49,7 @@ impl CachedHop {
     }
 
     /// Whether the flow in a slot was the last one whose hop was cached.
-    pub(super) fn is_of(&self, flow: FlowSlot) -> bool {
+    pub(super) fn is_of(&self, flow: u32) -> bool {
         self.0[1].load(Relaxed) >> 32 == owner(flow)
     }
 
@@ -62,7 +62,7 @@ impl CachedHop {
     }
 
     /// Count of the flow in a slot.
-    pub(super) fn count_of(&self, flow: FlowSlot) -> ForwardCount {
+    pub(super) fn count_of(&self, flow: u32) -> ForwardCount {
         let (seen, counted) = (self.0[1].load(Relaxed), self.0[2].load(Relaxed));
         if seen >> 32 != owner(flow) {
             return ForwardCount::default();
@@ -72,7 +72,7 @@ impl CachedHop {
     }
 
     /// Gives the count of the flow in a slot away.
-    pub(super) fn take_count(&self, flow: FlowSlot) -> ForwardCount {
+    pub(super) fn take_count(&self, flow: u32) -> ForwardCount {
         let count = self.count_of(flow);
         if count.packets > 0 {
             self.0[2].store(0, Relaxed);
@@ -81,7 +81,7 @@ impl CachedHop {
     }
 }
 
-/// A conntrack slot as the words have it: not zero.
-fn owner(flow: FlowSlot) -> u64 {
-    u64::from(flow.number()) + 1
+/// The number of a conntrack slot as the words have it: not zero.
+fn owner(flow: u32) -> u64 {
+    u64::from(flow) + 1
 }

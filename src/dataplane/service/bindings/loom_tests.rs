@@ -16,7 +16,7 @@ use loom::thread;
 
 use self::parts::AtomicU16;
 use self::slot::{Addresses, Binding, BindingKey, BindingKind, Content, Slot};
-use crate::dataplane::conntrack::{Key, Slot as FlowSlot};
+use crate::dataplane::conntrack::Key;
 use crate::ids::Generation;
 
 /// Loom's versions of `super::parts`.
@@ -206,7 +206,7 @@ fn a_hop_cached_for_the_binding_before_is_not_taken_by_the_one_after() {
             let place = place.clone();
             move || {
                 if let Some(found) = place.read(1) {
-                    place.slot.cached_hop.set(found.place().version, HOP, FlowSlot::NONE);
+                    place.slot.cached_hop.set(found.place().version, HOP, 5);
                 }
             }
         });

@@ -40,7 +40,7 @@ pub(crate) struct BindingKey {
     pub hash: u64,
 }
 
-/// What the lookup of a packet to a virtual address compares.
+/// Values that the lookup of a packet to a virtual address compares.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BindingLookup {
     /// Hash of the key.
@@ -100,7 +100,7 @@ pub(in super::super) struct Slot {
 #[repr(C, align(32))]
 pub(in super::super) struct Addresses([AtomicU64; 4]);
 
-/// What a binding says.
+/// Content of a binding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Content {
     /// Key of the binding.
