@@ -1,7 +1,8 @@
 //! Virtual address and port of a translated flow: the end to which its initiator sends, in whose place the responder is.
 //!
 //! A table beside the entries has one for each slot, so that an entry stays two cache lines. A worker writes it before it
-//! publishes the entry, and never while a flow has the slot: a reader that has found the flow reads whole values.
+//! publishes the entry, and never while a flow has the slot: a reader that has found the flow reads whole values. The number of
+//! the flow's binding alone changes later.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -2,7 +2,8 @@
 //!
 //! A set-associative table of fixed size. Each slot is one cache line and a seqlock: a writer makes the version odd,
 //! writes, and makes it even again; a reader that sees an odd or a changed version has read nothing. Nobody waits: a writer
-//! that finds a slot in use skips it. A full set evicts a binding whose flow conntrack would evict too, or none.
+//! that finds a slot in use skips it. The cached hop of a slot is no part of that: it names the version that it belongs to. A
+//! full set evicts a binding whose flow conntrack would evict too, or none.
 
 mod cached_hop;
 mod parts;
