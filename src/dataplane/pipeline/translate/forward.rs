@@ -205,7 +205,7 @@ fn may_follow(packet: &Packet, services: &ServiceFib) -> bool {
 /// false, and does nothing, for any other packet.
 ///
 /// The hash stands for the addresses of an IPv6 key here. A packet whose key has the hash of another one follows a binding of its
-/// own port, to a backend that policy allows this port, until the binding is checked again.
+/// own port, to a backend that policy allows this port.
 #[inline(always)]
 fn take_cached_hop(
     batch: &mut Batch,
