@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
@@ -75,7 +75,8 @@ impl Probe {
     }
 }
 
-/// Opens a TCP connection to a [`super::Server`], and exchanges one message over it.
+/// Opens a TCP connection to a [`super::Server`], exchanges one message over it, and closes it at both ends, so that no
+/// segment of it is left for the policy that is loaded next.
 pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
     let exchange = || {
         let mut connection = TcpStream::connect_timeout(&SocketAddr::new(to, port), patience)?;
@@ -85,7 +86,9 @@ pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Resu
         connection.write_all(&message)?;
         let mut answer = [0; 5];
         connection.read_exact(&mut answer)?;
-        same(&answer, &message[1..])
+        same(&answer, &message[1..])?;
+        connection.shutdown(Shutdown::Write)?;
+        connection.read_to_end(&mut Vec::new()).map(drop)
     };
     pod.run(exchange).map(Outcome::of)
 }
