@@ -242,6 +242,20 @@ impl Agent {
     ) -> Agent {
         let scratch = Scratch::new();
         let kubeconfig = scratch.write("kubeconfig", &server.kubeconfig(user));
+        Agent::start_with(recorded, kubeconfig, scratch, set)
+    }
+
+    /// Starts an agent with this file of credentials.
+    pub(crate) fn start_at(kubeconfig: PathBuf, set: impl FnOnce(&mut Settings)) -> Agent {
+        Agent::start_with(Arc::default(), kubeconfig, Scratch::new(), set)
+    }
+
+    fn start_with(
+        recorded: Arc<Mutex<Recorded>>,
+        kubeconfig: PathBuf,
+        scratch: Scratch,
+        set: impl FnOnce(&mut Settings),
+    ) -> Agent {
         let mut settings = Settings {
             access: Access { kubeconfig: Some(kubeconfig), context: None },
             node: Some(NODE.to_owned()),
@@ -264,12 +278,26 @@ impl Agent {
     }
 
     /// Waits until the switch has the tables and Services of the server's objects.
+    #[track_caller]
     pub(crate) fn converges(&self, server: &ApiServer) {
-        let services = Some(served(&server.objects()));
+        let objects = server.objects();
+        self.gets_services_of(&objects);
+        self.gets_tables_of(&objects);
+    }
+
+    /// Waits until the switch has the Services of these objects.
+    #[track_caller]
+    pub(crate) fn gets_services_of(&self, objects: &[Value]) {
+        let services = Some(served(objects));
         eventually("the Services are those of the objects", || {
             self.see(|recorded| recorded.services == services)
         });
-        let expected = compiled(&server.objects());
+    }
+
+    /// Waits until the switch has the tables of these objects.
+    #[track_caller]
+    pub(crate) fn gets_tables_of(&self, objects: &[Value]) {
+        let expected = compiled(objects);
         let has_expected = || {
             self.see(|recorded| recorded.tables.as_ref().map(RuleTables::canonical)) == Some(expected.clone())
         };
@@ -335,7 +363,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub(crate) fn pod(name: &str, node: &str, app: &str, address: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": name, "labels": {"app": app}},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 8080}]}]},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "c", "ports": [{"name": "http", "containerPort": 8080}]}]},
         "status": {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running"}})
 }
 

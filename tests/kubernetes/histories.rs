@@ -15,10 +15,10 @@ use crate::fixture::{
 use crate::server::ApiServer;
 
 /// Generator of numbers from a seed (`SplitMix64`).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-fn object(random: &mut Random) -> Value {
+pub(crate) fn object(random: &mut Random) -> Value {
     const APPS: [&str; 3] = ["db", "web", "cache"];
     let number = random.below(6);
     match random.below(12) {

@@ -6,6 +6,8 @@ mod fixture;
 mod histories;
 mod hostile;
 mod kubectl;
+mod real;
+mod real_server;
 mod recorded;
 mod routes;
 mod server;

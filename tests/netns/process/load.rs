@@ -87,6 +87,12 @@ fn a_hundred_readers_and_requests_of_up_to_a_thousand_a_second_lose_no_packet() 
     // The first packets make the Ethernet addresses known.
     assert_pings(&client, sink.addresses()[0]);
     assert_pings(&server, stranger.addresses()[0]);
+    // A frame that comes between the port's program and its first lent frames is lost, and counted.
+    let lost = || {
+        let ports = rig.counters().ports;
+        [&client, &sink].map(|pod| ports[&pod.plan().host_interface].lost.values().sum::<u64>())
+    };
+    let lost_before = lost();
     let udp = |pod: &Pod| {
         let address = pod.v4();
         pod.run(|| UdpSocket::bind((address, PORT))).unwrap().unwrap()
@@ -182,7 +188,5 @@ fn a_hundred_readers_and_requests_of_up_to_a_thousand_a_second_lose_no_packet() 
         let received = u64::from_be_bytes(buffer[..length].try_into().unwrap());
         assert_eq!(received, number, "packets are lost");
     }
-    let ports = rig.counters().ports;
-    let lost = |pod: &Pod| ports[&pod.plan().host_interface].lost.values().sum::<u64>();
-    assert_eq!([&client, &sink].map(lost), [0, 0], "{ports:?}");
+    assert_eq!(lost(), lost_before, "{:?}", rig.counters().ports);
 }
