@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use palisade::dataplane::{
-    ConntrackSettings, DropReason, FlowMemory, Gateway, PodAttachment, PortKind, Settings, SimulatedPort,
+    Bandwidth, ConntrackSettings, DropReason, FlowMemory, Gateway, PodAttachment, PortKind, Settings,
+    SimulatedPort,
 };
 use palisade::dataplane::{DesiredState, Simulation};
 use palisade::ids::AttachmentId;
@@ -80,6 +81,7 @@ impl SimulatedNode {
             port: ports[usize::from(pod)].id,
             addresses: vec![address(pod, 4), address(pod, 6)],
             mac: Some(mac(pod)),
+            bandwidth: Bandwidth::default(),
         };
         let desired = DesiredState {
             tables: Some(tables.document.clone()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::control::protocol::TablesPatch;
-use palisade::dataplane::{DesiredState, PortKind, Settings, Simulation};
+use palisade::dataplane::{Bandwidth, DesiredState, PortKind, Settings, Simulation};
 use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
 use palisade::policy::parse::{Source, parse_sources};
@@ -146,6 +146,7 @@ impl Switch {
             port: simulation.open_port(PortKind::Pod, None, 1500).expect("a port").id,
             addresses: vec![[10, 0, 0, 1 + pod].into()],
             mac: None,
+            bandwidth: Bandwidth::default(),
         });
         let desired =
             DesiredState { pods: pods.collect(), tables: Some(document.clone()), ..DesiredState::default() };

@@ -145,6 +145,7 @@ impl Attacher<'_> {
             mac: self.config.mac.unwrap_or_else(|| mac_of(attachment)),
             mtu: self.config.mtu.unwrap_or_else(mtu_of_this_kernel),
             addresses: Vec::new(),
+            bandwidth: self.config.bandwidth,
             node: None,
             arguments: self.environment.arguments.clone(),
             config,

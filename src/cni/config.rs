@@ -13,6 +13,7 @@ use super::error::{CniError, Code};
 use super::result::CniResult;
 use super::version::Version;
 use crate::control::DEFAULT_SOCKET;
+use crate::dataplane::{Bandwidth, Bits};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 
@@ -96,6 +97,8 @@ pub struct NetworkConfig {
     pub wait_for_policy: u64,
     /// Ethernet address that the runtime asks for (capability `mac`).
     pub mac: Option<Mac>,
+    /// Bandwidth that the runtime asks for (capability `bandwidth`).
+    pub bandwidth: Bandwidth,
     /// Result of the plugins before, or of ADD for CHECK and DEL.
     pub previous: Option<CniResult>,
     /// The configuration as it came, for the IPAM plugin.
@@ -121,6 +124,29 @@ struct Keys {
 #[derive(Debug, Default, Deserialize)]
 struct RuntimeConfig {
     mac: Option<Mac>,
+    bandwidth: Option<RuntimeBandwidth>,
+}
+
+/// Capability `bandwidth` (the conventions of CNI): bits per second, and bits. Zero sets no limit.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RuntimeBandwidth {
+    ingress_rate: u64,
+    ingress_burst: u64,
+    egress_rate: u64,
+    egress_burst: u64,
+}
+
+impl RuntimeBandwidth {
+    fn bandwidth(self) -> Bandwidth {
+        let limit = |rate: u64, burst: u64| {
+            let rate = (rate > 0).then_some(Bits(rate));
+            (rate, rate.and((burst > 0).then_some(Bits(burst))))
+        };
+        let (ingress_rate, ingress_burst) = limit(self.ingress_rate, self.ingress_burst);
+        let (egress_rate, egress_burst) = limit(self.egress_rate, self.egress_burst);
+        Bandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -186,6 +212,10 @@ impl NetworkConfig {
         if mac.is_some_and(|mac| !mac.is_unicast()) {
             return Err(invalid("runtimeConfig.mac: is not the address of one station".into()));
         }
+        let bandwidth = keys.runtime_config.bandwidth.unwrap_or_default().bandwidth();
+        if let Err((field, reason)) = bandwidth.check() {
+            return Err(invalid(format!("runtimeConfig.bandwidth: {field} {reason}")));
+        }
         let socket = absolute("socket", keys.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()))?;
         let beside = || directory_beside(&socket);
         let directory = absolute("directory", keys.directory.unwrap_or_else(beside))?;
@@ -202,6 +232,7 @@ impl NetworkConfig {
             directory,
             wait_for_policy: keys.wait_for_policy,
             mac,
+            bandwidth,
             previous,
             raw,
         })

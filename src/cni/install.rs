@@ -21,7 +21,7 @@ pub(super) const DEFAULT: &str = r#"{
   "cniVersion": "1.0.0",
   "name": "palisade",
   "plugins": [
-    {"type": "palisade-cni", "ipam": {"type": "host-local"}},
+    {"type": "palisade-cni", "ipam": {"type": "host-local"}, "capabilities": {"bandwidth": true}},
     {"type": "portmap", "capabilities": {"portMappings": true}}
   ]
 }

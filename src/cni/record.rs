@@ -4,7 +4,8 @@
 //! to its end: its process runs, or was killed, or could not undo a part. Files are replaced as a whole. A lock for each
 //! attachment keeps calls for it apart; the kernel releases the lock of a process that ends.
 
-use std::fmt::Write as _;
+mod file_name;
+
 use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
@@ -19,12 +20,13 @@ use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use self::file_name::{attachment_of, file_name};
 use super::config::InterfaceKind;
 use super::environment::Attachment;
 use super::error::{CniError, Code};
 use super::result::CniResult;
 use crate::control::protocol::{PodRequest, PortRequest};
-use crate::dataplane::PortKind;
+use crate::dataplane::{Bandwidth, PortKind};
 use crate::net::mac::Mac;
 use crate::tables::PodName;
 
@@ -67,6 +69,9 @@ pub(super) struct Record {
     /// Addresses of the pod; none before the IPAM plugin has given them.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// Bandwidth of the pod.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
+    pub bandwidth: Bandwidth,
     /// Interface of the node with routes to the addresses, and their gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeRoutes>,
@@ -107,6 +112,7 @@ impl Record {
             mac: mac_of(attachment),
             mtu: 0,
             addresses: Vec::new(),
+            bandwidth: Bandwidth::default(),
             node: None,
             arguments: String::new(),
             config: Map::new(),
@@ -136,7 +142,8 @@ impl Record {
     /// Request for the pod behind the port.
     pub(super) fn pod_request(&self) -> PodRequest {
         let port = port_name(&self.attachment());
-        PodRequest { port, addresses: self.addresses.clone(), mac: Some(self.mac) }
+        let addresses = self.addresses.clone();
+        PodRequest { port, addresses, mac: Some(self.mac), bandwidth: self.bandwidth }
     }
 }
 
@@ -364,43 +371,6 @@ impl Records {
     }
 }
 
-/// Name of the file of an attachment. Bytes other than letters, digits and any of - . _ are escaped, and no name begins
-/// with a dot.
-fn file_name(Attachment { container, interface }: &Attachment) -> String {
-    let escape = |text: &str| {
-        text.bytes().fold(String::new(), |mut escaped, byte| {
-            if byte.is_ascii_alphanumeric() || b"-._".contains(&byte) {
-                escaped.push(char::from(byte));
-            } else {
-                // Writing to a string cannot fail.
-                let _ = write!(escaped, "%{byte:02X}");
-            }
-            escaped
-        })
-    };
-    format!("{}@{}.json", escape(container), escape(interface))
-}
-
-fn attachment_of(file_name: &str) -> Option<Attachment> {
-    let unescape = |text: &str| {
-        let mut bytes = text.bytes();
-        let mut plain = Vec::new();
-        while let Some(byte) = bytes.next() {
-            plain.push(match byte {
-                b'%' => {
-                    let digits = [bytes.next()?, bytes.next()?];
-                    u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-                }
-                other => other,
-            });
-        }
-        String::from_utf8(plain).ok()
-    };
-    let (container, interface) = file_name.strip_suffix(".json")?.split_once('@')?;
-    let attachment = Attachment { container: unescape(container)?, interface: unescape(interface)? };
-    (self::file_name(&attachment) == file_name).then_some(attachment)
-}
-
 /// Reads a file as a record; `None` without a file, or for one that is not a record.
 fn read_file(path: &Path) -> io::Result<Option<Record>> {
     let file = match File::open(path) {
@@ -421,19 +391,6 @@ mod tests {
 
     fn attachment(container: &str, interface: &str) -> Attachment {
         Attachment { container: container.to_owned(), interface: interface.to_owned() }
-    }
-
-    #[test]
-    fn names_of_files_are_escaped_and_lead_back() {
-        for (container, interface) in [("c1", "eth0"), ("a.b_c-d", "e@t%h"), ("x", "é"), ("x", "..")] {
-            let attachment = attachment(container, interface);
-            let name = file_name(&attachment);
-            assert!(!name.contains('/') && !name.starts_with('.') && name.len() < 255, "{name}");
-            assert_eq!(attachment_of(&name), Some(attachment));
-        }
-        for other in ["", "x", "x@y", "@.json/", "%zz@eth0.json", "%2@.json", "a%41@eth0.json"] {
-            assert_eq!(attachment_of(other), None, "{other}");
-        }
     }
 
     #[test]

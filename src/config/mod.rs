@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use crate::control::PortRoute;
 use crate::dataplane::{
-    Backend, ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings,
+    Backend, Bandwidth, ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings,
     Timeouts as TimeoutSettings,
 };
 use crate::tables::PodName;
@@ -184,6 +184,9 @@ pub struct PortConfig {
     pub pod_addresses: Vec<IpAddr>,
     /// Ethernet address of the pod; learned where absent.
     pub pod_mac: Option<Mac>,
+    /// Bandwidth of the pod.
+    #[serde(default)]
+    pub pod_bandwidth: Bandwidth,
 }
 
 /// `[conntrack]`: connection tracking.

@@ -114,6 +114,7 @@ impl PortConfig {
         let key = |field| match field {
             "addresses" => "pod_addresses",
             "mac" => "pod_mac",
+            "bandwidth" => "pod_bandwidth",
             other => other,
         };
         let say = |field: &str, reason: &dyn std::fmt::Display| format!(".{field}: {reason}");
@@ -128,8 +129,12 @@ impl PortConfig {
                 Err(other) => Err(format!(": {other}")),
                 Ok(()) => Ok(()),
             },
-            None if !self.pod_addresses.is_empty() || self.pod_mac.is_some() => {
-                Err(": has pod_addresses or pod_mac, and no pod: add pod = \"NAMESPACE/NAME\"".to_owned())
+            None if !self.pod_addresses.is_empty()
+                || self.pod_mac.is_some()
+                || !self.pod_bandwidth.is_unlimited() =>
+            {
+                Err(": has pod_addresses, pod_mac or pod_bandwidth, and no pod: add pod = \"NAMESPACE/NAME\""
+                    .to_owned())
             }
             None => Ok(()),
         }

@@ -70,6 +70,9 @@ impl Config {
                 "policy.denied = \"reject\" needs the backend af-xdp: the rules of nftables drop without an answer",
             );
         }
+        if self.ports.iter().any(|port| !port.pod_bandwidth.is_unlimited()) {
+            return Some("ports.pod_bandwidth needs the backend af-xdp: the rules of nftables limit no rate");
+        }
         if self.ipfix.collector.is_some() {
             return Some("ipfix.collector needs the backend af-xdp: the flows are the kernel's");
         }
@@ -113,8 +116,12 @@ impl PortConfig {
 
     /// Request that attaches the pod behind the port, if there is one.
     pub fn pod_request(&self) -> Option<(PodName, PodRequest)> {
-        let request =
-            PodRequest { port: self.name.clone(), addresses: self.pod_addresses.clone(), mac: self.pod_mac };
+        let request = PodRequest {
+            port: self.name.clone(),
+            addresses: self.pod_addresses.clone(),
+            mac: self.pod_mac,
+            bandwidth: self.pod_bandwidth,
+        };
         self.pod.clone().map(|pod| (pod, request))
     }
 }

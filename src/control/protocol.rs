@@ -70,7 +70,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{
-    Backend, DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, PortSpec,
+    Backend, Bandwidth, DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, PortSpec,
     WorkerCounters,
 };
 use crate::ids::{AttachmentId, Generation};
@@ -378,6 +378,9 @@ pub struct PodRequest {
     /// Ethernet address of the pod; learned where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
+    /// Bandwidth of the pod. A request for an attached pod changes it, and nothing else.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
+    pub bandwidth: Bandwidth,
 }
 
 /// Pod of this node.
@@ -393,6 +396,9 @@ pub struct PodInfo {
     pub addresses: Vec<IpAddr>,
     /// Ethernet address of the pod, if the request gave one.
     pub mac: Option<Mac>,
+    /// Bandwidth of the pod.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
+    pub bandwidth: Bandwidth,
     /// Whether the loaded tables know the pod. Traffic of an unknown pod is dropped, or passes with `fail =
     /// "open"`.
     pub known: bool,

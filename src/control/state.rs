@@ -88,6 +88,7 @@ impl State {
                 port: port_id(&pod.request.port)?,
                 addresses: pod.request.addresses.clone(),
                 mac: pod.request.mac,
+                bandwidth: pod.request.bandwidth,
             })
         };
         let routes = self.routes.iter().filter_map(|route| {
@@ -299,6 +300,7 @@ impl State {
             port: request.port.clone(),
             addresses: request.addresses.clone(),
             mac: request.mac,
+            bandwidth: request.bandwidth,
             known: policy.is_some(),
             warnings: warning.into_iter().collect(),
         }

@@ -130,7 +130,8 @@ impl Switch {
         Ok(true)
     }
 
-    /// Whether a port is there as these requests make it, with the requested pod or without one.
+    /// Whether a port is there as these requests make it, with the requested pod or without one. The pod may have another
+    /// bandwidth.
     pub(crate) fn has_port(
         &self,
         name: &str,
@@ -143,6 +144,11 @@ impl Switch {
                 && port.node_addresses == request.addresses
         });
         let behind = state.pod_behind(name).and_then(|name| Some((name, &state.pods.get(name)?.request)));
-        is_same && behind == pod.map(|(name, request)| (name, request))
+        let is_wanted = |(name, request): (&PodName, &PodRequest)| {
+            pod.is_some_and(|(wanted, like)| {
+                name == wanted && *like == PodRequest { bandwidth: like.bandwidth, ..request.clone() }
+            })
+        };
+        is_same && behind.map_or(pod.is_none(), is_wanted)
     }
 }

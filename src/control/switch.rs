@@ -254,12 +254,23 @@ impl Switch {
         state.pods.iter().map(|(name, pod)| state.pod_info(name, pod, self.settings.fail_open)).collect()
     }
 
-    /// Attaches a pod to a port.
+    /// Attaches a pod to a port, or changes the bandwidth of one that is attached.
     pub fn put_pod(&self, name: &PodName, request: &PodRequest) -> Result<PodInfo, ApiError> {
         validation::validate_pod(name, request, self.settings.gateway.mac)?;
         let mut writer = self.lock_writer();
         let mut next = self.draft();
-        if let Some(pod) = next.pods.get(name) {
+        if !request.bandwidth.is_unlimited() && self.dataplane.backend() != Backend::AfXdp {
+            let reason = "needs the backend af-xdp: the rules of nftables limit no rate".to_owned();
+            return Err(ApiError::Field { field: "bandwidth", reason });
+        }
+        if let Some(pod) = next.pods.get_mut(name) {
+            let changed = PodRequest { bandwidth: request.bandwidth, ..pod.request.clone() };
+            if changed == *request && changed != pod.request {
+                pod.request = changed;
+                let info = next.pod_info(name, &next.pods[name], self.settings.fail_open);
+                self.publish(next)?;
+                return Ok(info);
+            }
             return Err(ApiError::PodExists { pod: name.clone(), port: pod.request.port.clone() });
         }
         let port =

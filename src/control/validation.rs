@@ -133,6 +133,9 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
         return Err(ApiError::Field { field: "addresses", reason });
     }
     addresses_are_usable(&request.addresses)?;
+    if let Err((field, reason)) = request.bandwidth.check() {
+        return Err(ApiError::Field { field: "bandwidth", reason: format!("{field} {reason}") });
+    }
     match request.mac {
         Some(mac) if !mac.is_unicast() => {
             Err(ApiError::Field { field: "mac", reason: format!("{mac} is not the address of one station") })

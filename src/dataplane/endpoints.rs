@@ -228,7 +228,7 @@ impl Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataplane::{ConntrackSettings, PodAttachment};
+    use crate::dataplane::{Bandwidth, ConntrackSettings, PodAttachment};
     use crate::tables::PodName;
 
     fn link(index: u32) -> Link {
@@ -251,6 +251,7 @@ mod tests {
             port: PortId(0),
             addresses: vec![address.parse().unwrap()],
             mac: None,
+            bandwidth: Bandwidth::default(),
         };
         DesiredState { pods: vec![pod], ..DesiredState::default() }
     }

@@ -19,7 +19,7 @@ use crate::limits::PORTS_MAX;
 const REASONS: usize = DropReason::ALL.len();
 
 /// Counters of one worker for one port.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct PortStats {
     pub received: Counter,
@@ -33,6 +33,22 @@ pub(crate) struct PortStats {
     /// Segments of transmitted packets beyond the first of each.
     pub transmitted_segments: Counter,
     pub drops: [Counter; REASONS],
+}
+
+impl Default for PortStats {
+    fn default() -> PortStats {
+        PortStats {
+            received: Counter::new(),
+            received_bytes: Counter::new(),
+            received_segments: Counter::new(),
+            forwarded: Counter::new(),
+            consumed: Counter::new(),
+            transmitted: Counter::new(),
+            transmitted_bytes: Counter::new(),
+            transmitted_segments: Counter::new(),
+            drops: [const { Counter::new() }; REASONS],
+        }
+    }
 }
 
 /// Counters of one worker.

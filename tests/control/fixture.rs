@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Server, Switch, SwitchSettings};
+use palisade::dataplane::Bandwidth;
 use palisade::dataplane::{
     Counters, DataplaneApi, DecisionCount, DesiredState, FlowCounters, FlowInfo, FlowPath, FlowTableReport,
     FlowsLeft, NotTaken, PortCounters, PortError, PortKind, PortReport, PortSpec, StuckWorker,
@@ -252,5 +253,10 @@ pub(crate) fn pod_port() -> PortRequest {
 }
 
 pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {
-    PodRequest { port: port.to_owned(), addresses: vec![address.parse().unwrap()], mac: None }
+    PodRequest {
+        port: port.to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        mac: None,
+        bandwidth: Bandwidth::default(),
+    }
 }

@@ -100,6 +100,30 @@ fn pods_are_attached_and_detached() {
         let err = refused(&served, arguments);
         assert!(err.contains(says), "{arguments}: {err}");
     }
+    // The bandwidth changes, the attachment stays.
+    let attachment = served.client.pods().unwrap()[0].attachment;
+    let out = done(&served, "pod limit default/db --egress-rate 10M --ingress-rate 1G --ingress-burst 2M");
+    assert!(out.starts_with("bandwidth of pod default/db: ingress 1G (burst 2M), egress 10M\n"), "{out}");
+    assert!(done(&served, "show pods").contains("ingress 1G (burst 2M), egress 10M"));
+    let limits = || {
+        let desired = served.dataplane.desired();
+        (desired.pods[0].id, desired.pods[0].bandwidth.egress().map(|limit| limit.rate))
+    };
+    assert_eq!(limits(), (attachment, Some(10_000_000)));
+    for (arguments, says) in [
+        ("pod limit default/x --egress-rate 10M", "is not attached"),
+        ("pod limit default/db --egress-rate 10", "must be from 1k to 1P bits per second"),
+        ("pod limit default/db --egress-rate 10Mbit", "whole number of bits"),
+        ("pod limit default/db --egress-burst 10M", "--egress-rate"),
+        ("pod attach default/db --port veth-db --address 10.1.0.9 --egress-rate 1M", "already attached"),
+    ] {
+        let err = refused(&served, arguments);
+        assert!(err.contains(says), "{arguments}: {err}");
+    }
+    assert_eq!(limits(), (attachment, Some(10_000_000)));
+    let out = done(&served, "pod limit default/db");
+    assert!(out.starts_with("bandwidth of pod default/db: no limit\n"), "{out}");
+    assert!(!done(&served, "pod list").contains("BANDWIDTH"));
     let out = done(&served, "pod detach default/db --output json");
     assert_eq!(read(&out), serde_json::json!({ "detached": "default/db" }));
     assert_eq!(served.client.pods().unwrap(), []);

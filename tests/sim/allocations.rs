@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, DesiredState, Gateway, Mac, PodAttachment, PortKind, Settings, SimulatedPort,
-    Simulation,
+    Bandwidth, ConntrackSettings, DesiredState, Gateway, Mac, PodAttachment, PortKind, Settings,
+    SimulatedPort, Simulation,
 };
 use palisade::ids::{AclId, AttachmentId, PortId, RowId, RuleId};
 use palisade::net::flow::Protocol;
@@ -122,6 +122,7 @@ impl Bench {
             port: PortId(pod),
             addresses: [false, true].map(|v6| address(pod, v6)).to_vec(),
             mac: Some(Mac([2, 0, 0, 0, 0, pod as u8])),
+            bandwidth: Bandwidth::default(),
         });
         let gateway = Gateway {
             addresses: ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).to_vec(),

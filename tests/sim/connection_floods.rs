@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation,
+    Bandwidth, ConntrackSettings, DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort,
+    Simulation,
 };
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
@@ -138,6 +139,7 @@ impl Node {
             port: ports[pod].id,
             addresses: vec![address(pod).into()],
             mac: Some(Mac(mac(pod))),
+            bandwidth: Bandwidth::default(),
         };
         let pods = (0..pods).map(attachment).collect();
         sim.publish(DesiredState { fail_open: true, pods, ..DesiredState::default() });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::dataplane::{PodAttachment, PortKind, Settings};
+use palisade::dataplane::{Bandwidth, PodAttachment, PortKind, Settings};
 use palisade::ids::{AttachmentId, PortId};
 
 use crate::frames::{Spec, Transport};
@@ -164,6 +164,7 @@ fn the_question_for_a_pods_address_is_handed_over_too() {
         port: C,
         addresses: vec![silent],
         mac: None,
+        bandwidth: Bandwidth::default(),
     });
     rig.sim.publish(desired);
     rig.sim.step();

@@ -15,6 +15,7 @@ mod small_tables;
 
 mod allocations;
 mod backpressure;
+mod bandwidth;
 mod checksums;
 mod connection_floods;
 mod explain;

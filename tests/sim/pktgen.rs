@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation,
+    Bandwidth, DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation,
 };
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
@@ -33,6 +33,7 @@ fn switch() -> (Simulation, [SimulatedPort; 2]) {
         port: port.id,
         addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
         mac: Some(mac(number)),
+        bandwidth: Bandwidth::default(),
     });
     sim.publish(DesiredState { fail_open: true, pods: pods.collect(), ..DesiredState::default() });
     (sim, ports)

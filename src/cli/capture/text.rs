@@ -7,8 +7,18 @@ use crate::control::protocol::{PacketRecord, PacketVerdictName};
 use crate::control::summarize;
 
 /// Stages of the packet path, in order.
-const STAGES: [&str; 8] =
-    ["parse", "anti-spoof", "local-delivery", "lookup", "advance", "classify", "fragments", "rewrite"];
+const STAGES: [&str; 10] = [
+    "parse",
+    "anti-spoof",
+    "local-delivery",
+    "translate",
+    "lookup",
+    "advance",
+    "classify",
+    "fragments",
+    "police",
+    "rewrite",
+];
 
 /// Verdict on a packet with its stage, reason and policy, in one line.
 pub(super) fn comment(packet: &PacketRecord) -> String {

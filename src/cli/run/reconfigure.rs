@@ -3,6 +3,7 @@
 use tracing::subscriber::{NoSubscriber, with_default};
 
 use crate::config::{Config, PortConfig};
+use crate::control::protocol::PodInfo;
 use crate::control::{ApiError, Switch};
 use crate::daemon::{DaemonError, check, open_port, rejected};
 
@@ -31,6 +32,13 @@ pub(super) fn reconfigure(
         return Err(wrong);
     }
     let mut done = Reconfigured { restart: config.restart_keys(next), ..Reconfigured::default() };
+    for port in &mut config.ports {
+        let same =
+            |next: &&PortConfig| **next == PortConfig { pod_bandwidth: next.pod_bandwidth, ..port.clone() };
+        if let Some(next) = next.ports.iter().find(same) {
+            port.pod_bandwidth = next.pod_bandwidth;
+        }
+    }
     let removed = |port: &PortConfig| !next.ports.contains(port);
     let mut stuck = Vec::new();
     for port in config.ports.extract_if(.., |port| removed(port)).collect::<Vec<_>>() {
@@ -55,6 +63,12 @@ pub(super) fn reconfigure(
         if is_open && !was_configured {
             config.ports.push(port.clone());
         }
+        if is_open {
+            match limit_pod(switch, port) {
+                Ok(changed) => done.applied.extend(changed),
+                Err(error) => done.failed.push(error),
+            }
+        }
         if is_open || stuck.iter().any(|stuck: &PortConfig| stuck.name == port.name) {
             continue;
         }
@@ -77,6 +91,17 @@ pub(super) fn reconfigure(
         Err(error) => done.failed.push(rejected("routes".to_owned(), &error)),
     }
     Ok(done)
+}
+
+/// Gives the attached pod of a port its bandwidth. Returns a sentence where it had another one.
+fn limit_pod(switch: &Switch, port: &PortConfig) -> Result<Option<String>, DaemonError> {
+    let Some((pod, request)) = port.pod_request() else { return Ok(None) };
+    let has_it = |info: &PodInfo| info.pod == pod && info.bandwidth == request.bandwidth;
+    if switch.pods().iter().any(has_it) {
+        return Ok(None);
+    }
+    switch.put_pod(&pod, &request).map_err(|error| rejected(format!("pod {pod}"), &error))?;
+    Ok(Some(format!("bandwidth of pod {pod} changed")))
 }
 
 /// Closes the port that has the name of a configured one, and detaches its pod from another port.

@@ -169,16 +169,19 @@ pub(super) fn pods(client: &Client, output: Output) -> Result<(), CliError> {
     if output == Output::Json {
         return Ok(json(&pods)?);
     }
-    let mut table = table(["pod", "port", "addresses", "mac", "policy"]);
+    let has_bandwidth = pods.iter().any(|pod| !pod.bandwidth.is_unlimited());
+    let columns = ["pod", "port", "addresses", "mac", "policy", "bandwidth"];
+    let mut table = table_of(&columns[..columns.len() - usize::from(!has_bandwidth)]);
     let mut warnings = String::new();
     for pod in &pods {
-        table.add_row([
+        let row = [
             pod.pod.to_string(),
             pod.port.clone(),
             list(&pod.addresses),
             pod.mac.map_or_else(|| "learned".to_owned(), |mac| mac.to_string()),
             if pod.known { "known" } else { "unknown" }.to_owned(),
-        ]);
+        ];
+        table.add_row(row.into_iter().chain(has_bandwidth.then(|| pod.bandwidth.to_string())));
         add_warnings(&mut warnings, &pod.pod.to_string(), &pod.warnings);
     }
     Ok(text(&(render(&table, "No pod is attached.") + &warnings))?)

@@ -9,8 +9,8 @@ use super::changed;
 use crate::cli::output::{Output, json};
 use crate::cli::show;
 use crate::cli::{CliError, SocketArguments};
-use crate::control::protocol::PodRequest;
-use crate::dataplane::Mac;
+use crate::control::protocol::{PodInfo, PodRequest};
+use crate::dataplane::{Bandwidth, Bits, Mac};
 use crate::tables::PodName;
 
 /// Attach, detach and list pods of the running switch
@@ -21,6 +21,7 @@ use crate::tables::PodName;
 #[command(after_help = "\
 Examples:
   palisade pod attach default/db --port veth-db --address 10.244.1.7 --address fd00:1::7
+  palisade pod limit default/db --egress-rate 10M      packets from the pod beyond 10 Mbit/s are dropped
   palisade pod list
   palisade pod detach default/db")]
 pub(in crate::cli) struct PodArguments {
@@ -49,6 +50,16 @@ enum PodCommand {
         /// Ethernet address of the pod; learned where absent
         #[arg(long)]
         mac: Option<Mac>,
+        #[command(flatten)]
+        bandwidth: BandwidthArguments,
+    },
+    /// Change the bandwidth of an attached pod; without rates it has no limit
+    Limit {
+        /// Pod
+        #[arg(value_name = "NAMESPACE/NAME")]
+        pod: PodName,
+        #[command(flatten)]
+        bandwidth: BandwidthArguments,
     },
     /// Detach a pod: its flows end, and its port stays open
     Detach {
@@ -60,11 +71,40 @@ enum PodCommand {
     List,
 }
 
+/// Bandwidth of a pod: each value a number of bits, or a quantity such as 10M.
+#[derive(Debug, Args)]
+struct BandwidthArguments {
+    /// Rate of packets to the pod, bits per second, such as 10M; no limit where absent
+    #[arg(long, value_name = "BITS")]
+    ingress_rate: Option<Bits>,
+    /// Bits to the pod that may come at once; those of half a second where absent
+    #[arg(long, value_name = "BITS", requires = "ingress_rate")]
+    ingress_burst: Option<Bits>,
+    /// Rate of packets from the pod, bits per second; no limit where absent
+    #[arg(long, value_name = "BITS")]
+    egress_rate: Option<Bits>,
+    /// Bits from the pod that may come at once
+    #[arg(long, value_name = "BITS", requires = "egress_rate")]
+    egress_burst: Option<Bits>,
+}
+
+impl BandwidthArguments {
+    fn bandwidth(&self) -> Bandwidth {
+        let BandwidthArguments { ingress_rate, ingress_burst, egress_rate, egress_burst } = *self;
+        Bandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }
+    }
+}
+
 pub(in crate::cli) fn pod(arguments: &PodArguments) -> Result<ExitCode, CliError> {
     let (client, output) = (arguments.socket.client(), arguments.output);
     match &arguments.command {
-        PodCommand::Attach { pod, port, addresses, mac } => {
-            let request = PodRequest { port: port.clone(), addresses: addresses.clone(), mac: *mac };
+        PodCommand::Attach { pod, port, addresses, mac, bandwidth } => {
+            let request = PodRequest {
+                port: port.clone(),
+                addresses: addresses.clone(),
+                mac: *mac,
+                bandwidth: bandwidth.bandwidth(),
+            };
             let info = client.put_pod(pod, &request)?;
             if output == Output::Json {
                 json(&info)?;
@@ -72,6 +112,22 @@ pub(in crate::cli) fn pod(arguments: &PodArguments) -> Result<ExitCode, CliError
                 let mut outcome = format!("pod {pod} is attached to port {port}\n");
                 show::add_warnings(&mut outcome, &pod.to_string(), &info.warnings);
                 changed(outcome.trim_end())?;
+            }
+        }
+        PodCommand::Limit { pod, bandwidth } => {
+            let pods = client.pods()?;
+            let Some(info) = pods.into_iter().find(|info| info.pod == *pod) else {
+                return Err(CliError::Message(format!(
+                    "pod {pod} is not attached: `palisade pod list` shows all"
+                )));
+            };
+            let PodInfo { port, addresses, mac, .. } = info;
+            let request = PodRequest { port, addresses, mac, bandwidth: bandwidth.bandwidth() };
+            let info = client.put_pod(pod, &request)?;
+            if output == Output::Json {
+                json(&info)?;
+            } else {
+                changed(&format!("bandwidth of pod {pod}: {}", info.bandwidth))?;
             }
         }
         PodCommand::Detach { pod } => {

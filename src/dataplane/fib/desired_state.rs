@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::dataplane::Bandwidth;
 use crate::ids::{AttachmentId, PortId};
 pub use crate::net::mac::Mac;
 use crate::tables::{PodName, RuleTables, ServiceSet};
@@ -102,6 +103,8 @@ pub struct PodAttachment {
     pub addresses: Vec<IpAddr>,
     /// Ethernet address of the pod. If absent, it is learned from the pod's frames.
     pub mac: Option<Mac>,
+    /// Bandwidth of the pod.
+    pub bandwidth: Bandwidth,
 }
 
 /// The node's own network stack behind a port.
@@ -141,6 +144,7 @@ mod tests {
             port: PortId(0),
             addresses: addresses.to_vec(),
             mac: None,
+            bandwidth: Bandwidth::default(),
         };
         let pod_prefixes = vec!["10.244.1.3/24".parse().unwrap()];
         let desired = DesiredState { pods: vec![pod], pod_prefixes, ..DesiredState::default() };

@@ -75,7 +75,12 @@ pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
     }
 }
 
-pub(super) fn ports(desired: &DesiredState, open: &BTreeMap<PortId, PortView>) -> Vec<Option<PortView>> {
+/// Views of the open ports. Those of the snapshot before give the tokens of policers.
+pub(super) fn ports(
+    desired: &DesiredState,
+    open: &BTreeMap<PortId, PortView>,
+    before: Option<&[Option<PortView>]>,
+) -> Vec<Option<PortView>> {
     let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
     let mut ports: Vec<Option<PortView>> = vec![None; ports];
     for (port, view) in open {
@@ -91,6 +96,8 @@ pub(super) fn ports(desired: &DesiredState, open: &BTreeMap<PortId, PortView>) -
             port.set_policy_mode(policy_mode(tables, &pod.pod, desired.fail_open));
             port.set_addresses(&pod.addresses, pod.mac);
             port.set_pod_addresses(&pod.addresses);
+            let before = before.and_then(|before| before.get(pod.port.index())?.as_ref());
+            port.set_bandwidth(&pod.bandwidth, before);
             if desired.draining.contains(&pod.port) {
                 port.drain();
             }

@@ -4,6 +4,7 @@ pub(super) mod desired_state;
 pub(super) mod effective_acls;
 mod layout;
 pub(super) mod next_hop;
+pub(super) mod policer;
 pub(super) mod port;
 pub(super) mod publish;
 pub(super) mod restored_pods;

@@ -1,8 +1,10 @@
 //! A port in a snapshot: its properties, its pod, and the policy of that pod.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use crate::dataplane::PortKind;
+use super::policer::Policer;
+use crate::dataplane::{Bandwidth, PortKind, RateLimit};
 use crate::ids::{AclId, AttachmentId, ClassId, Generation};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::address::{Address, from_v4, pack};
@@ -58,6 +60,10 @@ pub(crate) struct PortView {
     pub(super) pod_classes: [ClassId; 2],
     addresses: [Address; POD_ADDRESSES_MAX],
     addresses_len: usize,
+    /// Policer of packets to the pod.
+    ingress_policer: Option<Arc<Policer>>,
+    /// Policer of packets from the pod.
+    egress_policer: Option<Arc<Policer>>,
 }
 
 /// Addresses that no IPv6 packet and no IPv4 packet has: each is of the other family.
@@ -81,6 +87,8 @@ impl PortView {
             pod_classes: [ClassId::WORLD; 2],
             addresses: [0; POD_ADDRESSES_MAX],
             addresses_len: 0,
+            ingress_policer: None,
+            egress_policer: None,
         }
     }
 
@@ -116,6 +124,32 @@ impl PortView {
         }
         self.addresses_len = addresses.len();
         self.mac = mac;
+    }
+
+    /// Sets the bandwidth of the pod. Policers of the port `before` whose limits stay keep their tokens.
+    pub(super) fn set_bandwidth(&mut self, bandwidth: &Bandwidth, before: Option<&PortView>) {
+        let before = before.filter(|before| before.attachment == self.attachment);
+        let next = |limit: Option<RateLimit>, kept: Option<&Arc<Policer>>| {
+            let limit = limit?;
+            let kept = kept.filter(|kept| kept.limit() == limit).cloned();
+            Some(kept.unwrap_or_else(|| Arc::new(Policer::new(limit))))
+        };
+        let kept = before.and_then(|before| before.ingress_policer.as_ref());
+        self.ingress_policer = next(bandwidth.ingress(), kept);
+        let kept = before.and_then(|before| before.egress_policer.as_ref());
+        self.egress_policer = next(bandwidth.egress(), kept);
+    }
+
+    /// Policer of packets to the pod behind the port.
+    #[inline]
+    pub(crate) fn ingress_policer(&self) -> Option<&Policer> {
+        self.ingress_policer.as_deref()
+    }
+
+    /// Policer of packets from the pod behind the port.
+    #[inline]
+    pub(crate) fn egress_policer(&self) -> Option<&Policer> {
+        self.egress_policer.as_deref()
     }
 
     /// Sets the addresses of a pod, from which alone packets may come by this port.

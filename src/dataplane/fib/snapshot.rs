@@ -31,6 +31,8 @@ pub(crate) struct Snapshot {
     pub mac: Mac,
     /// Whether senders of packets that policy denies get an answer.
     pub rejects: bool,
+    /// Whether the bandwidth of a pod is limited.
+    pub has_policers: bool,
     /// Source address of the switch's ICMP errors.
     pub gateway_v4: Option<Address>,
     /// Source address of the switch's `ICMPv6` errors and solicitations.
@@ -136,13 +138,9 @@ impl Snapshot {
         let (routes, hops) = layout::routes(desired);
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        let mut ports = layout::ports(desired, open);
-        layout::set_attached_since(
-            &mut ports,
-            before.map(|before| &*before.ports),
-            generation,
-            &restored_pods,
-        );
+        let ports_before = before.map(|before| &*before.ports);
+        let mut ports = layout::ports(desired, open, ports_before);
+        layout::set_attached_since(&mut ports, ports_before, generation, &restored_pods);
         let stayed = before.filter(|before| !layout::has_removed_pod(&before.ports, &ports));
         let mut snapshot = Snapshot {
             generation,
@@ -161,6 +159,7 @@ impl Snapshot {
             adjacencies: hops.iter().map(|hop| layout::adjacency(hop, &ports)).collect(),
             hops,
             policy_epochs: vec![generation; ports.len()],
+            has_policers: desired.pods.iter().any(|pod| !pod.bandwidth.is_unlimited()),
             ports,
             layout_generation: generation,
             pod_removed: stayed.map_or(generation, |before| before.pod_removed),

@@ -6,7 +6,8 @@ use etherparse::{EtherType, IpFragOffset, Ipv4Header};
 
 use crate::dataplane::frames::{Spec, Transport, ethernet};
 use crate::dataplane::{
-    DesiredState, Gateway, PodAttachment, PortCounters, PortKind, Settings, SimulatedPort, Simulation,
+    Bandwidth, DesiredState, Gateway, PodAttachment, PortCounters, PortKind, Settings, SimulatedPort,
+    Simulation,
 };
 use crate::ids::{AttachmentId, PortId};
 use crate::limits::FRAGMENT_TIMEOUT_MS;
@@ -31,6 +32,7 @@ fn desired_state(fail_open: bool) -> DesiredState {
         port: PortId(n),
         addresses: [V4, V6].map(|pair| pair[usize::from(n)].parse().unwrap()).into(),
         mac: Some(crate::net::mac::Mac([2, 0, 0, 0, 0, n as u8])),
+        bandwidth: Bandwidth::default(),
     };
     DesiredState { fail_open, pods: vec![pod(0), pod(1)], ..DesiredState::default() }
 }

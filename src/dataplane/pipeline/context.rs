@@ -14,6 +14,8 @@ pub(crate) struct Context<'a> {
     pub worker: usize,
     /// Milliseconds since the start of the switch, read at the beginning of the batch.
     pub now_ms: u32,
+    /// The same time in nanoseconds.
+    pub now_ns: u64,
     /// Packet memory of the worker.
     pub umem: &'a Umem,
     /// FIB and policy of the batch, one generation for all of its packets.

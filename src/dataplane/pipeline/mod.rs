@@ -1,8 +1,8 @@
 //! The packet path: a table of stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> anti-spoof -> local delivery -> translate -> lookup -> advance -> classify -> fragments -> rewrite
-//!         -> count -> transmit
+//! receive -> parse -> anti-spoof -> local delivery -> translate -> lookup -> advance -> classify -> fragments -> police
+//!         -> rewrite -> count -> transmit
 //! ```
 //!
 //! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a clock
@@ -26,7 +26,7 @@ mod fragments;
 pub(super) mod gateway;
 mod lookup;
 mod parse;
-mod parse_fast;
+mod police;
 pub(super) mod policy_batch;
 mod rewrite;
 pub(super) mod route;
@@ -46,6 +46,7 @@ use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::parse::virtio_header::check_virtio_headers;
+use self::police::police;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
 use self::translate::{finish_translations, restore_destinations, translate};
@@ -106,6 +107,10 @@ pub(crate) fn run(
         classify_fragments(batch, context, lookups, fragments, rate_limits);
     }
     done("fragments", batch);
+    if context.snapshot.has_policers {
+        police(batch, context);
+        done("police", batch);
+    }
     finish_translations(batch, context);
     rewrite(batch, context, transmit_credit, free);
     done("rewrite", batch);

@@ -1,10 +1,11 @@
 //! The stage `parse`: headers of any frame to a [`Packet`].
 
+mod fast;
 pub(super) mod virtio_header;
 
+use self::fast::parse_fast;
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
-use super::parse_fast::parse_fast;
 use crate::dataplane::DropReason;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::limits::PACKET_BYTES_MAX;

@@ -11,7 +11,7 @@ const PERIOD_MS: u32 = 256;
 /// Samples of one reason in a period.
 const SAMPLES_MAX: u64 = 16;
 /// Samples that wait for the control side: two periods of all reasons, and more.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = 1280;
 
 const _: () = assert!(2 * REASONS * SAMPLES_MAX as usize <= WAITING_MAX);
 

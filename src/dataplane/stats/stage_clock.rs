@@ -5,15 +5,17 @@ use std::time::Instant;
 use super::counter::Counter;
 
 /// Parts of a batch in their order: reception, the stages, transmission, and the sweep of the flow table.
-pub(crate) const PARTS: [&str; 12] = [
+pub(crate) const PARTS: [&str; 14] = [
     "receive",
     "parse",
     "anti-spoof",
     "local-delivery",
+    "translate",
     "lookup",
     "advance",
     "classify",
     "fragments",
+    "police",
     "rewrite",
     "count",
     "transmit",

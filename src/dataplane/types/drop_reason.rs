@@ -98,4 +98,8 @@ drop_reasons! {
     ServiceRemote => "service-remote",
     /// The client's port has another flow to the same backend, by its own address or by another Service.
     ServiceCollision => "service-collision",
+    /// Beyond the rate of packets from the source pod.
+    BandwidthEgress => "bandwidth-egress",
+    /// Beyond the rate of packets to the destination pod.
+    BandwidthIngress => "bandwidth-ingress",
 }

@@ -1,5 +1,6 @@
 //! Types that the dataplane and the control side exchange.
 
+mod bandwidth;
 mod capture;
 mod counters;
 mod drop_reason;
@@ -14,6 +15,7 @@ mod service_flows;
 mod settings;
 mod worker_times;
 
+pub use bandwidth::{Bandwidth, Bits, RateLimit};
 pub use capture::{CaptureFilter, CapturedPacket, PacketVerdict};
 pub use counters::{Counters, DecisionCount, LOSSES, PortCounters, WorkerCounters};
 pub use drop_reason::DropReason;

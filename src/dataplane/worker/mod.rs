@@ -160,11 +160,11 @@ impl Worker {
         let received = self.receive(now_ms);
         done("receive");
         if received > 0 {
+            let now_ns = now.saturating_duration_since(self.shared.start).as_nanos() as u64;
             if self.shared.captures.is_any() {
-                let at_ns = now.saturating_duration_since(self.shared.start).as_nanos() as u64;
-                self.recorder.copy(&mut self.batch, &self.umem, &self.shared.captures, at_ns);
+                self.recorder.copy(&mut self.batch, &self.umem, &self.shared.captures, now_ns);
             }
-            self.process(now_ms, &mut done);
+            self.process(now_ms, now_ns, &mut done);
         }
         self.send_solicitations();
         self.ports.ring_doorbells(&self.shared.mailboxes);
@@ -302,7 +302,7 @@ impl Worker {
     }
 
     /// Runs the stages over the batch, and dispatches its frames.
-    fn process(&mut self, now_ms: u32, done: impl FnMut(&'static str)) {
+    fn process(&mut self, now_ms: u32, now_ns: u64, done: impl FnMut(&'static str)) {
         // A port may have as many frames in flight as are free: ports that transmit nothing leave the others, and each other, an ever
         // smaller but equal share (dynamic thresholds, Choudhury and Hahne 1998). Ports that are not active have none in flight.
         let share = (self.free.len() + self.batch.len()).clamp(PORT_BURST_FRAMES_MAX, RING_SLOTS);
@@ -313,6 +313,7 @@ impl Worker {
         let context = Context {
             worker: self.id.index(),
             now_ms,
+            now_ns,
             umem: &self.umem,
             snapshot: &self.snapshot,
             conntrack: &self.shared.conntrack,

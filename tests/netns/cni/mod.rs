@@ -8,7 +8,7 @@ use std::net::{IpAddr, TcpListener};
 use std::time::Duration;
 
 use palisade::control::protocol::{PortRequest, PortState};
-use palisade::dataplane::PortKind;
+use palisade::dataplane::{Bandwidth, Bits, PortKind};
 use serde_json::json;
 
 use self::rig::{Container, Network, addresses, plugin, serve, talks};
@@ -126,6 +126,37 @@ fn a_plugin_behind_it_takes_its_result_and_returns_it() {
         let removed = network.call_chained("DEL", &web, &tuning);
         assert!(removed.success, "{removed:?}");
         [&web, &db].into_iter().for_each(|container| network.del(container));
+        network.assert_empty();
+    }
+}
+
+#[test]
+fn a_runtime_limits_the_bandwidth_of_a_pod() {
+    let Some(_alone) = alone() else { return };
+    let mut network = Network::up(1);
+    for kind in ["tap", "veth"] {
+        let web = Container::new("web");
+        let mut config = network.with("interface", kind);
+        // As containerd does for the annotation `kubernetes.io/egress-bandwidth: 10M`.
+        config["capabilities"] = json!({"bandwidth": true});
+        config["runtimeConfig"]["bandwidth"] = json!({"ingressRate": 0, "ingressBurst": 0, "egressRate": 10_000_000, "egressBurst": 2_147_483_647});
+        let answer = network.call("ADD", &web, &config);
+        assert!(answer.success, "{answer:?}");
+        let expected = Bandwidth {
+            egress_rate: Some(Bits(10_000_000)),
+            egress_burst: Some(Bits(2_147_483_647)),
+            ..Bandwidth::default()
+        };
+        let limits = |network: &Network| network.client().pods().unwrap()[0].bandwidth;
+        assert_eq!(limits(&network), expected);
+        network.kill();
+        network.start();
+        assert_eq!(limits(&network), expected, "the pod is attached again");
+        network.del(&web);
+        config["runtimeConfig"]["bandwidth"]["egressRate"] = json!(999);
+        network.call("ADD", &web, &config).refused(7, "egress_rate is 999, and must be from 1k to 1P bits");
+        config["runtimeConfig"]["bandwidth"]["egressRate"] = json!("10M");
+        network.call("ADD", &web, &config).refused(6, "runtimeConfig.bandwidth.egressRate");
         network.assert_empty();
     }
 }

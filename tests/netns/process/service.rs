@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use palisade::control::Client;
 use palisade::control::protocol::{PodRequest, PortRequest, RouteRequest};
+use palisade::dataplane::Bandwidth;
 use palisade::dataplane::RouteOrigin;
 use palisade::tables::PodName;
 use rustix::process::{Pid, Signal, kill_process};
@@ -146,6 +147,32 @@ fn a_reload_changes_ports_and_routes_names_keys_for_a_restart_and_a_bad_file_cha
     assert_eq!(ports, opened("one", "db"), "{log}");
     assert!(log.contains("port one added, routes replaced"), "{log}");
 
+    // The bandwidth of the pod changes, and its attachment stays.
+    let limited = |rate: &str| {
+        let with_limit = format!("pod_bandwidth = {{ egress_rate = \"{rate}\" }}\n[[routes]]");
+        format!("{start}{}", tap("one", "db").replace("[[routes]]", &with_limit))
+    };
+    let pod = || client.pods().unwrap().remove(0);
+    let before = pod();
+    let (ports, log) = reload(&limited("10M"));
+    assert_eq!((ports, pod().attachment), (opened("one", "db"), before.attachment));
+    assert_eq!(pod().bandwidth.egress().unwrap().rate, 10_000_000);
+    assert!(log.contains("bandwidth of pod default/db changed"), "{log}");
+    assert_eq!(reload(&limited("10")).0, opened("one", "db"));
+    assert_eq!(pod().bandwidth.egress().unwrap().rate, 10_000_000);
+    // A request has changed it, and the file restores it.
+    let request = PodRequest {
+        port: "one".to_owned(),
+        addresses: before.addresses.clone(),
+        mac: None,
+        bandwidth: Bandwidth::default(),
+    };
+    client.put_pod(&before.pod, &request).unwrap();
+    reload(&limited("10M"));
+    assert_eq!((pod().bandwidth.egress().unwrap().rate, pod().attachment), (10_000_000, before.attachment));
+    reload(&format!("{start}{}", tap("one", "db")));
+    assert_eq!(pod(), before);
+
     for bad in [
         format!("{start}[worker]\n"),
         format!("{start}{}", tap("one", "db").replace(&namespace.0, "no-such")),
@@ -214,7 +241,12 @@ fn a_reload_restores_what_the_file_names_and_leaves_what_it_never_named() {
     client
         .put_pod(
             &db,
-            &PodRequest { port: "extra".to_owned(), addresses: vec![[10, 9, 0, 1].into()], mac: None },
+            &PodRequest {
+                port: "extra".to_owned(),
+                addresses: vec![[10, 9, 0, 1].into()],
+                mac: None,
+                bandwidth: Bandwidth::default(),
+            },
         )
         .unwrap();
     for prefix in ["10.7.0.0/16", "10.8.0.0/16"] {

@@ -1,6 +1,7 @@
 //! Tests of traffic between pods through one switch, `palisade run` as a child process: forwarding, policy,
 //! and drops.
 
+mod bandwidth;
 mod connection_flood;
 mod forwarding;
 mod fragments;

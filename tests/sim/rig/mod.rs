@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, DesiredState, Gateway, NodeAttachment, PodAttachment, PortCounters, PortKind, Route,
-    Settings, SimulatedPort, Simulation,
+    Bandwidth, ConntrackSettings, DesiredState, Gateway, NodeAttachment, PodAttachment, PortCounters,
+    PortKind, Route, Settings, SimulatedPort, Simulation,
 };
 use palisade::ids::{AttachmentId, PortId};
 use palisade::tables::PodName;
@@ -96,6 +96,7 @@ pub(crate) struct Setting {
     /// Attachment id of each pod.
     pub(crate) attachments: [Option<AttachmentId>; PODS],
     pub(crate) draining: BTreeSet<PortId>,
+    pub(crate) bandwidths: [Bandwidth; PODS],
     /// Services whose packets are translated.
     pub(crate) services: Option<Arc<palisade::tables::ServiceSet>>,
 }
@@ -109,6 +110,7 @@ impl Setting {
             fail_open: false,
             attachments: std::array::from_fn(|pod| Some(AttachmentId(pod as u32 + 1))),
             draining: BTreeSet::new(),
+            bandwidths: [Bandwidth::default(); PODS],
             services: None,
         }
     }
@@ -137,6 +139,7 @@ impl Setting {
                 port: PortId(pod as u16),
                 addresses: pod_address(pod).to_vec(),
                 mac: Some(palisade::net::mac::Mac(mac(PortId(pod as u16)))),
+                bandwidth: self.bandwidths[pod],
             })
         });
         let route = |prefix: &str, next_hop: Option<IpAddr>| Route {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::dataplane::PortKind;
-use crate::dataplane::{Gateway, PodAttachment};
+use crate::dataplane::{Bandwidth, Gateway, PodAttachment};
 use crate::ids::AttachmentId;
 use crate::net::flow::Protocol;
 use crate::tables::tests::arbitrary;
@@ -53,6 +53,7 @@ fn pod(number: u32) -> PodAttachment {
             format!("fd00::{number}:1").parse().unwrap(),
         ],
         mac: None,
+        bandwidth: Bandwidth::default(),
     }
 }
 

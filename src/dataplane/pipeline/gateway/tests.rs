@@ -6,7 +6,7 @@ use super::super::parse;
 use super::*;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::frames::{self, Spec, Transport};
-use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
+use crate::dataplane::{Bandwidth, DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::net::address;
 use crate::tables::PodName;
@@ -30,6 +30,7 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
         port: POD,
         addresses: vec![ip("10.0.0.2"), ip("fd00::2")],
         mac: None,
+        bandwidth: Bandwidth::default(),
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
     let desired = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };

@@ -2,7 +2,7 @@
 //! without extension headers. Nearly all packets are such.
 //!
 //! All checks of a header make one branch, and all fields are read from arrays of a length that the compiler
-//! knows. Any other packet is left to [`super::parse::parse_frame`], which gives the same result for the
+//! knows. Any other packet is left to [`super::parse_frame`], which gives the same result for the
 //! packets of the fast path.
 
 use crate::dataplane::packet::Packet;
@@ -26,7 +26,7 @@ const MAC: u64 = (1 << 48) - 1;
 /// Parses a frame into `packet`, if it takes the fast path. `frame` is its first buffer, which has all
 /// headers, and `len` its length. Returns false where it does not; `packet` then has no meaning.
 #[inline(always)]
-pub(crate) fn parse_fast(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
+pub(super) fn parse_fast(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<{ L4_OF_V4 + udp::HEADER_BYTES }>() else { return false };
     match be32(head, 12) >> 8 {
         V4 => parse_ipv4(frame, len, packet),

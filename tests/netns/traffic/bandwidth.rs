@@ -1,0 +1,59 @@
+//! Bandwidth of pods between kernel stacks.
+
+use std::time::{Duration, Instant};
+
+use palisade::control::protocol::PodRequest;
+use palisade::dataplane::{Bandwidth, Bits};
+use palisade::lab::traffic::{Server, Services, transfer};
+
+use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_pings, assert_udp};
+
+const BYTES: u64 = 4 << 20;
+
+/// Frames dropped for a reason.
+fn count(rig: &Rig, reason: &str) -> u64 {
+    rig.drops().get(reason).copied().unwrap_or_default()
+}
+
+#[test]
+fn a_transfer_takes_the_time_of_its_rate_and_other_pods_have_theirs() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["client", "server", "other"], 2);
+    let [client, server, other] = ["client", "server", "other"].map(|name| rig.pod(name));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    let name = "default/client".parse().unwrap();
+    let limit = |bandwidth: Bandwidth| {
+        let request = client.plan().pod_request();
+        let request = PodRequest { bandwidth, ..request };
+        rig.switch.client().put_pod(&name, &request).unwrap().bandwidth
+    };
+    let rates = Bandwidth {
+        ingress_rate: Some(Bits(40_000_000)),
+        egress_rate: Some(Bits(20_000_000)),
+        ..Bandwidth::default()
+    };
+    assert_eq!(limit(rates), rates);
+    for address in server.addresses() {
+        let before = rig.drops();
+        let start = Instant::now();
+        transfer(&client, address, PORT, BYTES, PATIENCE).unwrap();
+        let took = start.elapsed();
+        // A loaded machine is slower, and none is faster: the bits beyond the burst of half a second pass at the rate.
+        let least = Duration::from_secs_f64((8 * BYTES) as f64 / 20e6 - 0.6);
+        println!("{took:?} of at least {least:?}, drops {:?}", rig.drops());
+        assert!(took >= least, "{took:?} of at least {least:?}");
+        let new = |reason: &str| count(&rig, reason) - before.get(reason).copied().unwrap_or_default();
+        assert!(new("bandwidth-egress") > 0, "{:?}", rig.drops());
+        assert_udp(&client, address);
+        assert_pings(&client, address);
+        let before = [new("bandwidth-egress"), new("bandwidth-ingress")];
+        transfer(&other, address, PORT, BYTES, PATIENCE).unwrap();
+        assert_eq!([new("bandwidth-egress"), new("bandwidth-ingress")], before);
+    }
+    assert_eq!(limit(Bandwidth::default()), Bandwidth::default());
+    let limited = || count(&rig, "bandwidth-egress") + count(&rig, "bandwidth-ingress");
+    let before = limited();
+    transfer(&client, server.addresses()[0], PORT, BYTES, PATIENCE).unwrap();
+    assert_eq!(limited(), before);
+    assert_accounted(&rig.counters());
+}
