@@ -17,10 +17,9 @@ pub const FRAME_BYTES: usize = 4096;
 pub const XDP_HEADROOM_BYTES: usize = 256;
 /// Largest Ethernet frame, because packet offsets have 16 bits.
 pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
-/// Least and largest rate of a pod, bits per second: those of the annotations of Kubernetes
-/// (`pkg/util/bandwidth/utils.go`).
+/// Least rate of a pod, bits per second: that of the annotations of Kubernetes (`pkg/util/bandwidth/utils.go`).
 pub const BITS_PER_SECOND_MIN: u64 = 1_000;
-/// Largest rate of a pod, bits per second.
+/// Largest rate of a pod, bits per second: that of the annotations too.
 pub const BITS_PER_SECOND_MAX: u64 = 1_000_000_000_000_000;
 /// Most UMEM frames of one packet: the head and fragments of a socket buffer (`MAX_SKB_FRAGS` of
 /// `linux/skbuff.h`, 17 unless the kernel is configured otherwise).

@@ -13,6 +13,7 @@ use super::record::{LOCK_PATIENCE, NodeRoutes, Part, Record, Records, mac_of, po
 use super::result::{CniResult, Interface, Ip};
 use crate::control::protocol::Status;
 use crate::control::{Client, ClientError};
+use crate::dataplane::{Backend, Bandwidth};
 use crate::netlink::{self, NetworkNamespace, raise_host_end};
 use crate::tables::PodName;
 use crate::xdp::mtu_of_this_kernel;
@@ -145,7 +146,7 @@ impl Attacher<'_> {
             mac: self.config.mac.unwrap_or_else(|| mac_of(attachment)),
             mtu: self.config.mtu.unwrap_or_else(mtu_of_this_kernel),
             addresses: Vec::new(),
-            bandwidth: self.config.bandwidth,
+            bandwidth: enforced_bandwidth(self.config.bandwidth, status.backend),
             node: None,
             arguments: self.environment.arguments.clone(),
             config,
@@ -327,6 +328,15 @@ impl Attacher<'_> {
             note(&format!("no tables know pod {pod} after {} s: it is closed", patience.as_secs()));
         }
     }
+}
+
+/// Bandwidth that the backend enforces. A pod without its limit is better than none.
+fn enforced_bandwidth(bandwidth: Bandwidth, backend: Backend) -> Bandwidth {
+    if backend == Backend::AfXdp || bandwidth.is_unlimited() {
+        return bandwidth;
+    }
+    note(&format!("runtimeConfig.bandwidth: {bandwidth}: has no effect with the backend {backend}"));
+    Bandwidth::default()
 }
 
 /// Gateways of pods: the addresses of the switch, and those of every pod's own link where it has none of a family. The

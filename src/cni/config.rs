@@ -127,13 +127,22 @@ struct RuntimeConfig {
     bandwidth: Option<RuntimeBandwidth>,
 }
 
-/// Capability `bandwidth` (the conventions of CNI): bits per second, and bits. Zero sets no limit.
+/// Least burst that stands for none: the annotations of Kubernetes have no burst, and runtimes pass the largest number of
+/// some type.
+const BURST_OF_RUNTIMES: u64 = i32::MAX as u64;
+
+/// Capability `bandwidth` (the conventions of CNI): bits per second, and bits. Zero sets no limit. containerd writes the names
+/// with a capital.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RuntimeBandwidth {
+    #[serde(alias = "IngressRate")]
     ingress_rate: u64,
+    #[serde(alias = "IngressBurst")]
     ingress_burst: u64,
+    #[serde(alias = "EgressRate")]
     egress_rate: u64,
+    #[serde(alias = "EgressBurst")]
     egress_burst: u64,
 }
 
@@ -141,7 +150,8 @@ impl RuntimeBandwidth {
     fn bandwidth(self) -> Bandwidth {
         let limit = |rate: u64, burst: u64| {
             let rate = (rate > 0).then_some(Bits(rate));
-            (rate, rate.and((burst > 0).then_some(Bits(burst))))
+            let has_burst = (1..BURST_OF_RUNTIMES).contains(&burst);
+            (rate, rate.and(has_burst.then_some(Bits(burst))))
         };
         let (ingress_rate, ingress_burst) = limit(self.ingress_rate, self.ingress_burst);
         let (egress_rate, egress_burst) = limit(self.egress_rate, self.egress_burst);

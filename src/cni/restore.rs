@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::record::{Part, Record, Records, port_name};
 use crate::control::{ApiError, Switch};
+use crate::dataplane::Bandwidth;
 
 /// Attaches the pods of the records in a directory. Each record that fails is logged and stays, for the runtime to remove.
 /// Records of removals that only a switch had left are done with its start, and go.
@@ -52,7 +53,12 @@ fn attach(switch: &Switch, record: &Record) -> Result<(), ApiError> {
     for warning in &info.report.warnings {
         tracing::warn!(port, "{warning}");
     }
-    match switch.put_pod(&record.pod, &record.pod_request()) {
+    let mut request = record.pod_request();
+    if !request.bandwidth.is_unlimited() && switch.require_rates().is_err() {
+        tracing::warn!(pod = %record.pod, "the bandwidth of the pod has no effect with this backend");
+        request.bandwidth = Bandwidth::default();
+    }
+    match switch.put_pod(&record.pod, &request) {
         Ok(_) => Ok(()),
         // The interface stays closed to the container.
         Err(error) => switch.delete_port(&port, Some(false)).and(Err(error)),

@@ -36,6 +36,7 @@
 //! | `GET /v1/pods` | | list of [`PodInfo`] |
 //! | `PUT /v1/pods/{namespace}/{name}` | [`PodRequest`] | [`PodInfo`] |
 //! | `DELETE /v1/pods/{namespace}/{name}` | | 204 |
+//! | `PUT /v1/pods/{namespace}/{name}/bandwidth` | [`Bandwidth`] | [`PodInfo`] |
 //! | `GET /v1/counters` | | [`CountersReport`] |
 //! | `GET /v1/workers` | | list of [`WorkerTimes`](crate::dataplane::WorkerTimes) |
 //! | `GET /v1/drops?after=N&max=N&reason=R&port=NAME&pod=NAMESPACE/NAME` | | [`DropsReport`] |
@@ -378,7 +379,7 @@ pub struct PodRequest {
     /// Ethernet address of the pod; learned where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// Bandwidth of the pod. A request for an attached pod changes it, and nothing else.
+    /// Bandwidth of the pod.
     #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
     pub bandwidth: Bandwidth,
 }

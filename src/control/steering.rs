@@ -1,15 +1,15 @@
-//! Drains of ports, single routes, and what a reload of the configuration restores.
+//! Drains of ports, the bandwidth of pods, single routes, and what a reload of the configuration restores.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::protocol::{Loaded, PodRequest, PortFlows, PortRequest, RouteInfo, RouteRequest};
+use super::protocol::{Loaded, PodInfo, PodRequest, PortFlows, PortRequest, RouteInfo, RouteRequest};
 use super::state::State;
 use super::switch::Switch;
 use super::{ApiError, PortRoute, validation};
-use crate::dataplane::{RouteOrigin, flow_state_is_final};
+use crate::dataplane::{Bandwidth, RouteOrigin, flow_state_is_final};
 use crate::limits::ROUTES_MAX;
 use crate::tables::PodName;
 
@@ -33,6 +33,28 @@ impl Switch {
         let flows = self.port_flows()?.into_iter().find(|flows| flows.port == name);
         // The pod may have gone meanwhile.
         flows.ok_or_else(|| ApiError::NothingToDrain { port: name.to_owned() })
+    }
+
+    /// Changes the bandwidth of an attached pod.
+    pub fn limit_pod(&self, name: &PodName, bandwidth: Bandwidth) -> Result<PodInfo, ApiError> {
+        validation::validate_bandwidth(&bandwidth)?;
+        if !bandwidth.is_unlimited() {
+            self.require_rates()?;
+        }
+        let _writer = self.lock_writer();
+        let mut next = self.draft();
+        let pod = next.pods.get_mut(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
+        let has_changed = std::mem::replace(&mut pod.request.bandwidth, bandwidth) != bandwidth;
+        let info = next.pod_info(name, &next.pods[name], self.settings.fail_open);
+        if has_changed {
+            self.publish(next)?;
+        }
+        Ok(info)
+    }
+
+    /// Fails where the backend limits no rate.
+    pub(crate) fn require_rates(&self) -> Result<(), ApiError> {
+        self.require_workers("the bandwidth of pods", "the CNI plugin `bandwidth` limits veth pairs")
     }
 
     /// Counts the flows of each port with a pod, by name of the port. Connections that have ended do not count.

@@ -254,23 +254,15 @@ impl Switch {
         state.pods.iter().map(|(name, pod)| state.pod_info(name, pod, self.settings.fail_open)).collect()
     }
 
-    /// Attaches a pod to a port, or changes the bandwidth of one that is attached.
+    /// Attaches a pod to a port.
     pub fn put_pod(&self, name: &PodName, request: &PodRequest) -> Result<PodInfo, ApiError> {
         validation::validate_pod(name, request, self.settings.gateway.mac)?;
         let mut writer = self.lock_writer();
         let mut next = self.draft();
-        if !request.bandwidth.is_unlimited() && self.dataplane.backend() != Backend::AfXdp {
-            let reason = "needs the backend af-xdp: the rules of nftables limit no rate".to_owned();
-            return Err(ApiError::Field { field: "bandwidth", reason });
+        if !request.bandwidth.is_unlimited() {
+            self.require_rates()?;
         }
-        if let Some(pod) = next.pods.get_mut(name) {
-            let changed = PodRequest { bandwidth: request.bandwidth, ..pod.request.clone() };
-            if changed == *request && changed != pod.request {
-                pod.request = changed;
-                let info = next.pod_info(name, &next.pods[name], self.settings.fail_open);
-                self.publish(next)?;
-                return Ok(info);
-            }
+        if let Some(pod) = next.pods.get(name) {
             return Err(ApiError::PodExists { pod: name.clone(), port: pod.request.port.clone() });
         }
         let port =

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::protocol::{PodRequest, PortRequest};
 use super::{ApiError, PortRoute};
-use crate::dataplane::{Mac, PortKind, PortSpec};
+use crate::dataplane::{Bandwidth, Mac, PortKind, PortSpec};
 use crate::limits::{MTU_MAX, POD_ADDRESSES_MAX};
 use crate::tables::PodName;
 
@@ -133,9 +133,7 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
         return Err(ApiError::Field { field: "addresses", reason });
     }
     addresses_are_usable(&request.addresses)?;
-    if let Err((field, reason)) = request.bandwidth.check() {
-        return Err(ApiError::Field { field: "bandwidth", reason: format!("{field} {reason}") });
-    }
+    validate_bandwidth(&request.bandwidth)?;
     match request.mac {
         Some(mac) if !mac.is_unicast() => {
             Err(ApiError::Field { field: "mac", reason: format!("{mac} is not the address of one station") })
@@ -146,6 +144,12 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
         }),
         _ => Ok(()),
     }
+}
+
+/// Validates rates and bursts.
+pub(crate) fn validate_bandwidth(bandwidth: &Bandwidth) -> Result<(), ApiError> {
+    let wrong = |(field, reason)| ApiError::Field { field: "bandwidth", reason: format!("{field} {reason}") };
+    bandwidth.check().map_err(wrong)
 }
 
 /// Validates a route on its own.

@@ -115,12 +115,14 @@ fn pods_are_attached_and_detached() {
         ("pod limit default/db --egress-rate 10", "must be from 1k to 1P bits per second"),
         ("pod limit default/db --egress-rate 10Mbit", "whole number of bits"),
         ("pod limit default/db --egress-burst 10M", "--egress-rate"),
-        ("pod attach default/db --port veth-db --address 10.1.0.9 --egress-rate 1M", "already attached"),
+        ("pod attach default/db --port veth-db --address 10.1.0.2 --address fd00::2", "already attached"),
     ] {
         let err = refused(&served, arguments);
         assert!(err.contains(says), "{arguments}: {err}");
     }
     assert_eq!(limits(), (attachment, Some(10_000_000)));
+    done(&served, "pod limit default/db --egress-rate 10M");
+    done(&served, "pod limit default/db --egress-rate 10M");
     let out = done(&served, "pod limit default/db");
     assert!(out.starts_with("bandwidth of pod default/db: no limit\n"), "{out}");
     assert!(!done(&served, "pod list").contains("BANDWIDTH"));

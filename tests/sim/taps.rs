@@ -1,6 +1,8 @@
 //! Tap ports: whole segments between them, segmentation towards other ports, coalescing from these.
 
-use palisade::dataplane::{ConntrackSettings, Settings};
+use std::time::Duration;
+
+use palisade::dataplane::{Bandwidth, Bits, ConntrackSettings, Settings};
 use palisade::ids::PortId;
 use palisade::net::virtio_net::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNet};
 use proptest::prelude::*;
@@ -79,6 +81,30 @@ fn step(rig: &mut Rig) {
 
 fn collected(rig: &Rig, port: PortId) -> Vec<(VirtioNet, Vec<u8>)> {
     rig.ports[port.index()].peers[0].collect_with_headers()
+}
+
+#[test]
+fn the_bandwidth_of_a_pod_counts_the_headers_of_each_segment() {
+    let mut rig = rig();
+    let spec = udp(0, UPLINK, &bytes(100));
+    let frame = unfinished(A, &spec);
+    let mut setting = Setting::open();
+    // A hundred segments of a byte are as many frames of 43 bytes.
+    setting.bandwidths[0] = Bandwidth {
+        egress_rate: Some(Bits(8 * 43 * 100)),
+        egress_burst: Some(Bits(0)),
+        ..Bandwidth::default()
+    };
+    rig.publish(&setting);
+    rig.know_router(true);
+    let mut passed = || {
+        rig.sim.now += Duration::from_millis(500);
+        inject(&rig, A, header(&spec, 1), &frame);
+        step(&mut rig);
+        collected(&rig, UPLINK).len()
+    };
+    let counts: Vec<usize> = (0..7).map(|_| passed()).collect();
+    assert_eq!(counts, [100, 0, 100, 0, 100, 0, 100]);
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn limit_pod(switch: &Switch, port: &PortConfig) -> Result<Option<String>, Daemo
     if switch.pods().iter().any(has_it) {
         return Ok(None);
     }
-    switch.put_pod(&pod, &request).map_err(|error| rejected(format!("pod {pod}"), &error))?;
+    switch.limit_pod(&pod, request.bandwidth).map_err(|error| rejected(format!("pod {pod}"), &error))?;
     Ok(Some(format!("bandwidth of pod {pod} changed")))
 }
 

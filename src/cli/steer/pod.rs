@@ -9,7 +9,7 @@ use super::changed;
 use crate::cli::output::{Output, json};
 use crate::cli::show;
 use crate::cli::{CliError, SocketArguments};
-use crate::control::protocol::{PodInfo, PodRequest};
+use crate::control::protocol::PodRequest;
 use crate::dataplane::{Bandwidth, Bits, Mac};
 use crate::tables::PodName;
 
@@ -53,7 +53,7 @@ enum PodCommand {
         #[command(flatten)]
         bandwidth: BandwidthArguments,
     },
-    /// Change the bandwidth of an attached pod; without rates it has no limit
+    /// Change the bandwidth of an attached pod; a direction without a rate has no limit
     Limit {
         /// Pod
         #[arg(value_name = "NAMESPACE/NAME")]
@@ -115,15 +115,7 @@ pub(in crate::cli) fn pod(arguments: &PodArguments) -> Result<ExitCode, CliError
             }
         }
         PodCommand::Limit { pod, bandwidth } => {
-            let pods = client.pods()?;
-            let Some(info) = pods.into_iter().find(|info| info.pod == *pod) else {
-                return Err(CliError::Message(format!(
-                    "pod {pod} is not attached: `palisade pod list` shows all"
-                )));
-            };
-            let PodInfo { port, addresses, mac, .. } = info;
-            let request = PodRequest { port, addresses, mac, bandwidth: bandwidth.bandwidth() };
-            let info = client.put_pod(pod, &request)?;
+            let info = client.limit_pod(pod, &bandwidth.bandwidth())?;
             if output == Output::Json {
                 json(&info)?;
             } else {

@@ -1,11 +1,15 @@
-//! Requests about drains of ports, and single routes.
+//! Requests about drains of ports, the bandwidth of pods, and single routes.
 
 use axum::body::Bytes;
 use axum::http::Method;
 use ipnet::IpNet;
 
-use super::{Client, ClientError, segment};
-use crate::control::protocol::{Loaded, PortFlows, RouteInfo, RouteRequest, SourceReport, TablesPatch};
+use super::{Client, ClientError, pod_path, segment};
+use crate::control::protocol::{
+    Loaded, PodInfo, PortFlows, RouteInfo, RouteRequest, SourceReport, TablesPatch,
+};
+use crate::dataplane::Bandwidth;
+use crate::tables::PodName;
 
 impl Client {
     /// Removes the port `name`. `detach` tells whether the kernel gets the interface back.
@@ -18,6 +22,11 @@ impl Client {
     pub fn drain_port(&self, name: &str, draining: bool) -> Result<PortFlows, ClientError> {
         let method = if draining { Method::PUT } else { Method::DELETE };
         self.read(method, &format!("/v1/ports/{}/drain", segment(name)), Bytes::new())
+    }
+
+    /// Changes the bandwidth of an attached pod.
+    pub fn limit_pod(&self, pod: &PodName, bandwidth: &Bandwidth) -> Result<PodInfo, ClientError> {
+        self.send(Method::PUT, &format!("{}/bandwidth", pod_path("pods", pod)), bandwidth)
     }
 
     /// Counts the flows of each port with a pod, by name of the port.

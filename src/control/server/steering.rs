@@ -1,4 +1,4 @@
-//! Requests about drains of ports, and single routes.
+//! Requests about drains of ports, the bandwidth of pods, and single routes.
 
 use std::sync::Arc;
 
@@ -11,13 +11,15 @@ use axum::routing::{get, put};
 use ipnet::IpNet;
 
 use super::handlers::{Body, HttpError, Shared, parse_body, run_blocking};
-use crate::control::protocol::{PortFlows, RouteInfo};
+use crate::control::protocol::{PodInfo, PortFlows, RouteInfo};
 use crate::control::{ApiError, Switch};
+use crate::tables::PodName;
 
-/// Routes of drains and of single routes.
+/// Routes of drains, of bandwidths and of single routes.
 pub(super) fn routes() -> Router<Arc<Switch>> {
     Router::new()
         .route("/v1/ports/{name}/drain", put(drain).delete(undo))
+        .route("/v1/pods/{namespace}/{name}/bandwidth", put(limit))
         .route("/v1/flows/ports", get(port_flows))
         .route("/v1/routes/{address}/{length}", put(put_route).delete(delete_route))
 }
@@ -36,6 +38,16 @@ async fn undo(
 ) -> Result<Json<PortFlows>, HttpError> {
     let Path(name) = name?;
     run_blocking(move || Ok(Json(switch.drain_port(&name, false)?)))
+}
+
+async fn limit(
+    State(switch): Shared,
+    name: Result<Path<(String, String)>, PathRejection>,
+    body: Body,
+) -> Result<Json<PodInfo>, HttpError> {
+    let (Path((namespace, name)), body) = (name?, body?);
+    let pod = PodName::new(namespace, name);
+    run_blocking(move || Ok(Json(switch.limit_pod(&pod, parse_body(&body)?)?)))
 }
 
 async fn port_flows(State(switch): Shared) -> Result<Json<Vec<PortFlows>>, HttpError> {

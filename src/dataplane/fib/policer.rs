@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dataplane::RateLimit;
-use crate::limits::{BITS_PER_SECOND_MIN, PACKET_BYTES_MAX};
+use crate::limits::{BITS_PER_SECOND_MIN, PACKET_BYTES_MAX, PORT_SEGMENTS_MAX, TRANSPORT_OFFSET_MAX};
 
 /// Ticks of a nanosecond.
 const TICKS_PER_NS: u64 = 16;
@@ -15,8 +15,10 @@ const TICKS_PER_SECOND: u64 = 1_000_000_000 * TICKS_PER_NS;
 /// Fraction bits of the ticks of a byte.
 const FRACTION: u32 = 16;
 
+/// Most bytes of the frames that a packet stands for.
+const WIRE_BYTES_MAX: usize = PACKET_BYTES_MAX + PORT_SEGMENTS_MAX * (TRANSPORT_OFFSET_MAX + 60);
 const _: () = assert!(
-    PACKET_BYTES_MAX as u64 <= u64::MAX / ((8 * TICKS_PER_SECOND << FRACTION) / BITS_PER_SECOND_MIN),
+    WIRE_BYTES_MAX as u64 <= u64::MAX / ((8 * TICKS_PER_SECOND << FRACTION) / BITS_PER_SECOND_MIN),
     "the ticks of a packet have 64 bits"
 );
 

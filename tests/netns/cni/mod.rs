@@ -137,23 +137,23 @@ fn a_runtime_limits_the_bandwidth_of_a_pod() {
     for kind in ["tap", "veth"] {
         let web = Container::new("web");
         let mut config = network.with("interface", kind);
-        // As containerd does for the annotation `kubernetes.io/egress-bandwidth: 10M`.
+        // As containerd and CRI-O do for the annotation `kubernetes.io/egress-bandwidth: 10M`.
+        config["runtimeConfig"]["bandwidth"] = if kind == "tap" {
+            json!({"IngressRate": 0, "IngressBurst": 0, "EgressRate": 10_000_000, "EgressBurst": 4_294_967_295_u64})
+        } else {
+            json!({"egressRate": 10_000_000, "egressBurst": 34_359_738_359_u64})
+        };
         config["capabilities"] = json!({"bandwidth": true});
-        config["runtimeConfig"]["bandwidth"] = json!({"ingressRate": 0, "ingressBurst": 0, "egressRate": 10_000_000, "egressBurst": 2_147_483_647});
         let answer = network.call("ADD", &web, &config);
         assert!(answer.success, "{answer:?}");
-        let expected = Bandwidth {
-            egress_rate: Some(Bits(10_000_000)),
-            egress_burst: Some(Bits(2_147_483_647)),
-            ..Bandwidth::default()
-        };
+        let expected = Bandwidth { egress_rate: Some(Bits(10_000_000)), ..Bandwidth::default() };
         let limits = |network: &Network| network.client().pods().unwrap()[0].bandwidth;
         assert_eq!(limits(&network), expected);
         network.kill();
         network.start();
         assert_eq!(limits(&network), expected, "the pod is attached again");
         network.del(&web);
-        config["runtimeConfig"]["bandwidth"]["egressRate"] = json!(999);
+        config["runtimeConfig"]["bandwidth"] = json!({"egressRate": 999, "egressBurst": 1_000});
         network.call("ADD", &web, &config).refused(7, "egress_rate is 999, and must be from 1k to 1P bits");
         config["runtimeConfig"]["bandwidth"]["egressRate"] = json!("10M");
         network.call("ADD", &web, &config).refused(6, "runtimeConfig.bandwidth.egressRate");

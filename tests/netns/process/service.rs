@@ -161,13 +161,7 @@ fn a_reload_changes_ports_and_routes_names_keys_for_a_restart_and_a_bad_file_cha
     assert_eq!(reload(&limited("10")).0, opened("one", "db"));
     assert_eq!(pod().bandwidth.egress().unwrap().rate, 10_000_000);
     // A request has changed it, and the file restores it.
-    let request = PodRequest {
-        port: "one".to_owned(),
-        addresses: before.addresses.clone(),
-        mac: None,
-        bandwidth: Bandwidth::default(),
-    };
-    client.put_pod(&before.pod, &request).unwrap();
+    client.limit_pod(&before.pod, &Bandwidth::default()).unwrap();
     reload(&limited("10M"));
     assert_eq!((pod().bandwidth.egress().unwrap().rate, pod().attachment), (10_000_000, before.attachment));
     reload(&format!("{start}{}", tap("one", "db")));

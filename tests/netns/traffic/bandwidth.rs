@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use palisade::control::protocol::PodRequest;
 use palisade::dataplane::{Bandwidth, Bits};
 use palisade::lab::traffic::{Server, Services, transfer};
 
@@ -22,11 +21,7 @@ fn a_transfer_takes_the_time_of_its_rate_and_other_pods_have_theirs() {
     let [client, server, other] = ["client", "server", "other"].map(|name| rig.pod(name));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     let name = "default/client".parse().unwrap();
-    let limit = |bandwidth: Bandwidth| {
-        let request = client.plan().pod_request();
-        let request = PodRequest { bandwidth, ..request };
-        rig.switch.client().put_pod(&name, &request).unwrap().bandwidth
-    };
+    let limit = |bandwidth: Bandwidth| rig.switch.client().limit_pod(&name, &bandwidth).unwrap().bandwidth;
     let rates = Bandwidth {
         ingress_rate: Some(Bits(40_000_000)),
         egress_rate: Some(Bits(20_000_000)),
