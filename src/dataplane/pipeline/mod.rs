@@ -109,8 +109,8 @@ pub(crate) fn run(
     done("fragments", batch);
     if context.snapshot.has_policers {
         police(batch, context);
-        done("police", batch);
     }
+    done("police", batch);
     finish_translations(batch, context);
     rewrite(batch, context, transmit_credit, free);
     done("rewrite", batch);
