@@ -42,7 +42,7 @@ fn main() {
 
 fn measure(kind: &str, alone: usize, many: usize) {
     let mut lab = Lab::up(&LabSpec::of(&["bystander"]).expect("a name")).expect("a lab");
-    let spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    let spec = SwitchSpec { small: false, ..SwitchSpec::of(env!("CARGO_BIN_EXE_palisade")) };
     let switch = Switch::start(&mut lab, &spec).expect("a switch");
     let directory = lab.directory();
     let config = json!({

@@ -124,8 +124,8 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
         spinner.set_message("starting the switch");
         let program = std::env::current_exe()
             .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
-        let switch =
-            Switch::start(&mut lab, &SwitchSpec { backend: arguments.backend, ..SwitchSpec::of(program) })?;
+        let spec = SwitchSpec { backend: arguments.backend, small: false, ..SwitchSpec::of(program) };
+        let switch = Switch::start(&mut lab, &spec)?;
         switch.attach_all(&lab)?;
         switch.apply(&manifests(&lab, |_| vec![]))?;
         switch.keep();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{alone, ports};
+use crate::support::{isolated, ports};
 
 fn play(workers: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_palisade"))
@@ -33,12 +33,12 @@ fn assert_as_expected(report: &Value, workers: usize) {
 
 #[test]
 fn the_demo_sees_what_it_expects_with_one_worker() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     assert_as_expected(&play("1"), 1);
 }
 
 #[test]
 fn the_demo_sees_what_it_expects_with_two_workers_and_both_work() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     assert_as_expected(&play("2"), 2);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::alone;
+use crate::support::isolated;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -58,7 +58,7 @@ fn run(steps: &[Step]) -> Vec<String> {
 
 #[test]
 fn every_command_for_the_first_node_works_and_connections_end_as_shown() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let page = fs::read_to_string(format!("{SOURCES}/docs/getting-started.md")).unwrap();
     let steps = steps(&page);
     let outputs = run(&steps);

@@ -9,7 +9,7 @@ use palisade::lab::traffic::{
 };
 use palisade::lab::{Journal, Lab, LabError, LabSpec, clean};
 
-use crate::support::beside_others;
+use crate::support::isolated;
 
 /// Longest wait for a reply.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -51,7 +51,7 @@ fn traces(id: &str) -> Vec<String> {
 
 #[test]
 fn pods_have_their_queues_mtu_addresses_and_routes_and_the_host_end_has_nothing() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     let lab = Lab::up(&LabSpec { workers: 2, mtu: 3000, ..LabSpec::of(&["a", "team/b"]).unwrap() }).unwrap();
     let pod = lab.pod("team/b").unwrap();
     let in_pod = |words: &[&str]| run(&[&["ip", "netns", "exec", pod.namespace().name()], words].concat());
@@ -78,7 +78,7 @@ fn pods_have_their_queues_mtu_addresses_and_routes_and_the_host_end_has_nothing(
 
 #[test]
 fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     let lab = lab(&["client", "server"], 1);
     let bridge = lab.bridge().unwrap();
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
@@ -113,7 +113,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
 
 #[test]
 fn the_host_neither_answers_nor_sends_on_its_ends_of_the_pods() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     // The pod of an outer lab is the host of an inner one, so that no other traffic touches that host.
     let outer = lab(&["host"], 1);
     let host = outer.pod("host").unwrap();
@@ -141,7 +141,7 @@ fn the_host_neither_answers_nor_sends_on_its_ends_of_the_pods() {
 
 #[test]
 fn a_dropped_lab_leaves_nothing() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     let outer = lab(&["host"], 1);
     outer
         .pod("host")
@@ -163,7 +163,7 @@ fn a_dropped_lab_leaves_nothing() {
 
 #[test]
 fn a_lab_that_cannot_stand_leaves_nothing() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     let (before, _) = Journal::all().unwrap();
     let mut id = None;
     let spec = LabSpec::of(&["a", "b"]).unwrap();
@@ -206,7 +206,7 @@ fn child_that_holds_a_lab() {
 
 #[test]
 fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_foreign() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "lab::child_that_holds_a_lab", "--ignored", "--nocapture"])
         .env(HOLDS_A_LAB, "1")
@@ -251,7 +251,7 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
 
 #[test]
 fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     let journal = lab(&["a"], 1).keep().unwrap();
     assert!(!journal.is_owned());
     let (netns, interface) = (&journal.pods[0].netns, &journal.pods[0].host_interface);

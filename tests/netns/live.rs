@@ -12,7 +12,7 @@ use palisade::lab::Journal;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::{alone, ports};
+use crate::support::{isolated, ports};
 
 /// Longest wait for a lab to appear.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -49,26 +49,26 @@ fn labs() -> Vec<String> {
 
 #[test]
 fn every_protocol_gets_with_real_packets_what_the_tables_say() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     assert_eq!(assert_all_pass(&["tests/cases/protocols.yaml"]), 20);
 }
 
 #[test]
 fn both_families_and_nodes_outside_get_through_two_workers_what_the_tables_say() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     assert!(assert_all_pass(&["tests/cases/ipv6.yaml", "tests/cases/nodes.yaml", "--workers", "2"]) > 20);
 }
 
 #[test]
 fn services_get_with_real_packets_what_the_tables_say_about_their_backends() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     // The Service without backends has no flow to send.
     assert!(assert_all_pass(&["tests/cases/services.yaml"]) >= 6);
 }
 
 #[test]
 fn an_address_that_no_host_can_have_is_not_sent() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut command =
         live(&["tests/cases/blocks.yaml", "--filter", "all addresses but one", "--output", "json"]);
     let report = report(&command.output().unwrap());
@@ -98,7 +98,7 @@ fn contrary() -> std::path::PathBuf {
 
 #[test]
 fn what_is_seen_and_not_what_is_expected_decides_and_the_switchs_counters_are_told() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let file = contrary();
     let output = live(&[file.to_str().unwrap(), "--output", "json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -117,7 +117,7 @@ fn what_is_seen_and_not_what_is_expected_decides_and_the_switchs_counters_are_to
 
 #[test]
 fn an_interrupted_run_leaves_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let before = labs();
     let file = contrary();
     let mut command = live(&[file.to_str().unwrap()]);
@@ -134,7 +134,7 @@ fn an_interrupted_run_leaves_nothing() {
 
 #[test]
 fn kubernetes_own_cases_pass() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance/k8s-e2e.json");
     if std::env::var_os("PALISADE_LIVE_E2E").is_none_or(|value| value != "1") || !file.exists() {
         eprintln!("skipped: PALISADE_LIVE_E2E=1 runs it, where ../shared/conformance/k8s-e2e.json is");

@@ -67,8 +67,10 @@ impl System for Palisade {
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         let scheduling = if self.real_time { "real-time" } else { "fair" };
         let spec = SwitchSpec {
-            workers: format!("scheduling = \"{scheduling}\"\n"),
-            config: format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"),
+            small: false,
+            config: format!(
+                "[workers]\nscheduling = \"{scheduling}\"\n[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"
+            ),
             ..SwitchSpec::of(PROGRAM)
         };
         let (lab, node) = rig.lab_and_node();

@@ -16,9 +16,9 @@ use palisade::netlink::Interface;
 
 use self::kinds::{DENIED, Fate, Ground, Kind, Station};
 use crate::describe::describe;
-use crate::support::namespace::{on_thread_in_namespace, run};
+use crate::support::namespace::run;
 use crate::support::packet_socket::PacketSocket;
-use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
+use crate::support::{PATIENCE, PORT, Rig, isolated, only_from};
 
 /// Start of a payload. A number follows that no other frame has.
 const MARK: [u8; 8] = *b"hostile!";
@@ -39,20 +39,20 @@ const KINDS_MIN: usize = 200;
 
 #[test]
 fn no_hostile_frame_arrives_with_one_worker() {
-    let Some(_alone) = alone() else { return };
-    on_thread_in_namespace(|| battery(1, PodPorts::Veth));
+    let Some(_isolated) = isolated() else { return };
+    battery(1, PodPorts::Veth);
 }
 
 #[test]
 fn no_hostile_frame_arrives_on_tap_devices() {
-    let Some(_alone) = alone() else { return };
-    on_thread_in_namespace(|| battery(1, PodPorts::Tap));
+    let Some(_isolated) = isolated() else { return };
+    battery(1, PodPorts::Tap);
 }
 
 #[test]
 fn no_hostile_frame_arrives_with_two_workers() {
-    let Some(_alone) = alone() else { return };
-    on_thread_in_namespace(|| battery(2, PodPorts::Veth));
+    let Some(_isolated) = isolated() else { return };
+    battery(2, PodPorts::Veth);
 }
 
 /// Sending pod with the capture behind its port.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::rig::{Answer, Container, Network, addresses, plugin};
 use crate::support::veth::ip;
-use crate::support::{alone, eventually};
+use crate::support::{eventually, isolated};
 
 /// File of the record of a container.
 fn record(network: &Network, part: &str, container: &Container) -> PathBuf {
@@ -27,7 +27,7 @@ fn collect(network: &Network, by: &Container) -> Answer {
 
 #[test]
 fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     for kind in ["tap", "veth"] {
         let first = Container::new("first");
@@ -62,7 +62,7 @@ fn what_a_killed_call_has_left_never_takes_the_interface_of_another() {
 
 #[test]
 fn a_record_that_was_never_written_goes_with_the_next_collection() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     let [web, killed] = ["web", "killed"].map(Container::new);
     network.add(&web, "tap");
@@ -75,7 +75,7 @@ fn a_record_that_was_never_written_goes_with_the_next_collection() {
 
 #[test]
 fn a_namespace_with_the_name_of_another_gets_no_port() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let [on_tap, on_veth] = ["web", "db"].map(Container::new);
     network.add(&on_tap, "tap");
@@ -102,7 +102,7 @@ fn a_namespace_with_the_name_of_another_gets_no_port() {
 
 #[test]
 fn addresses_that_a_broken_plugin_has_given_are_released() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let web = Container::new("web");
     for (end, code) in [("echo garbage", 6), ("echo '{}'", 7), ("kill -9 $$", 5)] {
@@ -122,7 +122,7 @@ fn addresses_that_a_broken_plugin_has_given_are_released() {
 
 #[test]
 fn a_pod_gets_its_name_from_a_removal_that_has_not_come_to_its_end() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let [first, second] = ["web", "web"].map(Container::new);
     plugin(&mut network, "stuck", "[ $CNI_COMMAND = ADD ] || exit 1\nexec /usr/lib/cni/host-local");
@@ -144,7 +144,7 @@ fn a_pod_gets_its_name_from_a_removal_that_has_not_come_to_its_end() {
 
 #[test]
 fn an_attachment_belongs_to_its_network_and_its_pod() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     let web = Container::new("web");
     let result = network.add(&web, "veth");
@@ -167,7 +167,7 @@ fn an_attachment_belongs_to_its_network_and_its_pod() {
 
 #[test]
 fn a_runtime_that_reads_no_errors_gets_its_answer() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let web = Container::new("web");
     network.add(&web, "tap");
@@ -184,7 +184,7 @@ fn a_runtime_that_reads_no_errors_gets_its_answer() {
 
 #[test]
 fn an_address_that_the_plugin_of_a_killed_call_gives_later_is_released() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let web = Container::new("web");
     let at = |name: &str| network.lab.directory().join(name);
@@ -211,7 +211,7 @@ fn an_address_that_the_plugin_of_a_killed_call_gives_later_is_released() {
 
 #[test]
 fn a_namespace_may_go_or_be_replaced_in_the_middle_of_a_call() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let again = network.lab.directory().join("again");
     plugin(
@@ -242,7 +242,7 @@ fn a_namespace_may_go_or_be_replaced_in_the_middle_of_a_call() {
 
 #[test]
 fn a_full_disk_keeps_no_container_from_ending() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let [web, db, late] = ["web", "db", "late"].map(Container::new);
     let records = network.lab.directory().join("cni");
@@ -296,7 +296,7 @@ impl Drop for Disk {
 
 #[test]
 fn calls_for_one_container_at_the_same_time_leave_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = &Network::up(1);
     let containers = &["web", "db"].map(Container::new);
     std::thread::scope(|scope| {

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::rig::{Container, Network};
-use crate::support::{alone, eventually};
+use crate::support::{eventually, isolated};
 
 /// Places in each call, unless `PALISADE_KILLS` has another number.
 const PLACES: usize = 8;
@@ -119,7 +119,7 @@ fn assert_nothing_left(network: &Network, (container, port): (&Container, &str),
 
 #[test]
 fn a_call_that_is_killed_at_any_system_call_leaves_nothing_behind_the_next_ones() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     let web = Container::new("web");
     for kind in ["tap", "veth"] {

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use self::rig::{Container, Network, addresses, plugin, serve, talks};
 use crate::support::veth::{ip, try_ip};
-use crate::support::{PATIENCE, PORT, alone, eventually};
+use crate::support::{PATIENCE, PORT, eventually, isolated};
 
 /// Time without an answer that counts as silence, where a counter of drops shows the reason.
 const SILENCE: Duration = Duration::from_millis(700);
@@ -24,7 +24,7 @@ fn only_from(app: &str, from: &str) -> String {
 
 #[test]
 fn containers_reach_each_other_as_policy_says() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(2);
     let [web, db, other] = ["web", "db", "other"].map(Container::new);
     let (on_tap, on_veth) = (network.add(&web, "tap"), network.add(&db, "veth"));
@@ -65,7 +65,7 @@ fn containers_reach_each_other_as_policy_says() {
 
 #[test]
 fn check_compares_and_a_second_add_gives_the_first_result() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     for kind in ["tap", "veth"] {
         let web = Container::new("web");
@@ -99,7 +99,7 @@ fn check_compares_and_a_second_add_gives_the_first_result() {
 
 #[test]
 fn a_plugin_behind_it_takes_its_result_and_returns_it() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     for kind in ["tap", "veth"] {
         let [web, db] = ["web", "db"].map(Container::new);
@@ -132,7 +132,7 @@ fn a_plugin_behind_it_takes_its_result_and_returns_it() {
 
 #[test]
 fn a_runtime_limits_the_bandwidth_of_a_pod() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     for kind in ["tap", "veth"] {
         let web = Container::new("web");
@@ -163,7 +163,7 @@ fn a_runtime_limits_the_bandwidth_of_a_pod() {
 
 #[test]
 fn an_add_waits_for_policy_where_it_is_told_to() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     let [web, db] = ["web", "db"].map(Container::new);
     let result = network.add(&db, "tap");
@@ -187,7 +187,7 @@ fn an_add_waits_for_policy_where_it_is_told_to() {
 
 #[test]
 fn a_failed_add_leaves_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let [web, db] = ["web", "db"].map(Container::new);
     // The address of another pod, from another plugin.
@@ -228,7 +228,7 @@ fn a_failed_add_leaves_nothing() {
 
 #[test]
 fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let containers = ["web", "db", "gone", "late"].map(Container::new);
     let [web, db, gone, late] = &containers;
@@ -265,7 +265,7 @@ fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
 
 #[test]
 fn a_plugin_that_is_killed_leaves_nothing_behind_its_next_call() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     // In the middle of ADD: the addresses are given, and the plugin dies before it hears of them.
     plugin(&mut network, "killer", "/usr/lib/cni/host-local; [ $CNI_COMMAND != ADD ] || kill -9 $PPID");
@@ -306,7 +306,7 @@ fn a_plugin_that_is_killed_leaves_nothing_behind_its_next_call() {
 
 #[test]
 fn garbage_collection_keeps_what_the_runtime_knows() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     let [kept, leaked] = ["kept", "leaked"].map(Container::new);
     network.add(&kept, "veth");
@@ -330,7 +330,7 @@ fn garbage_collection_keeps_what_the_runtime_knows() {
 
 #[test]
 fn fifty_containers_at_once_and_one_fifty_times() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = &Network::up(1);
     let containers: Vec<Container> = (0..50).map(|number| Container::new(&format!("c{number}"))).collect();
     let results = std::thread::scope(|scope| {
@@ -360,7 +360,7 @@ fn fifty_containers_at_once_and_one_fifty_times() {
 
 #[test]
 fn a_namespace_of_a_process_gets_a_name_of_its_own() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);
     let web = Container::new("web");
     let mut process =
@@ -388,7 +388,7 @@ fn a_namespace_of_a_process_gets_a_name_of_its_own() {
 
 #[test]
 fn the_node_reaches_its_containers_and_they_reach_it() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut network = Network::up(1);
     let [web, db] = ["web", "db"].map(Container::new);
     // The commands of docs/kubernetes.md.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use palisade::lab::{Lab, LabSpec};
 
 use super::rig::{allowed, denied, passing, run, serve, start, start_with, up};
-use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
+use crate::support::{PATIENCE, PORT, Rig, eventually, isolated_on_veth, only_from, pods_manifest};
 
 /// Configuration of the ports and pods of a lab, and of a policy directory.
 fn configuration(lab: &Lab) -> String {
@@ -31,7 +31,7 @@ fn configuration(lab: &Lab) -> String {
 
 #[test]
 fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&LabSpec::of(&["db", "client", "other"]).unwrap()).unwrap();
     let policies = lab.directory().join("policies");
     fs::create_dir_all(&policies).unwrap();
@@ -82,7 +82,7 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss
 
 #[test]
 fn a_killed_switch_leaves_denied_pairs_apart_and_forgotten_pods_closed() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&LabSpec::of(&["db", "client", "other"]).unwrap()).unwrap();
     let switch = start_with(&mut lab, "", true);
     switch.attach_all(&lab).unwrap();
@@ -106,7 +106,7 @@ fn a_killed_switch_leaves_denied_pairs_apart_and_forgotten_pods_closed() {
 
 #[test]
 fn a_name_that_no_rule_can_have_is_reported_and_stops_no_other_change() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = up(&["db", "client", "other", "renamed"], "");
     let _servers = serve(&rig, &["db"]);
     let name = rig.pod("renamed").plan().host_interface.clone();
@@ -129,7 +129,7 @@ fn a_name_that_no_rule_can_have_is_reported_and_stops_no_other_change() {
 
 #[test]
 fn a_lab_that_is_removed_leaves_no_rule() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let program = env!("CARGO_BIN_EXE_palisade");
     run(&format!("{program} lab up --pods 2 --switch --backend nftables"));
     assert!(run("nft list tables").contains("palisade-ports"));
@@ -139,7 +139,7 @@ fn a_lab_that_is_removed_leaves_no_rule() {
 
 #[test]
 fn a_start_that_cannot_work_says_why() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let directory = std::env::temp_dir().join(format!("palisade-kernel-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let refusal = |config: &str, path: Option<&str>| {

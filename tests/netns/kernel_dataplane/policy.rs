@@ -12,16 +12,17 @@ use palisade::tables::Verdict;
 
 use super::rig::{DENIED, allowed, denied, passing, run, serve, start, up};
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest};
+use crate::support::{PATIENCE, PORT, Rig, eventually, isolated_on_veth, only_from, pods_manifest};
 
 #[test]
 fn the_kernel_connects_pods_once_the_tables_place_them_and_as_they_say() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&LabSpec::of(&["db", "client", "other"]).unwrap()).unwrap();
     let switch = start(&mut lab, "");
     switch.attach_all(&lab).unwrap();
     let rig = Rig { switch, lab };
     let _servers = serve(&rig, &["db"]);
+    run("ip address add 192.0.2.10/32 dev lo");
     // No tables are loaded: the pods are closed, also for the node.
     denied(&rig, "client", "db");
     let node_pings =
@@ -94,7 +95,7 @@ fn assert_announced(rig: &Rig) {
 
 #[test]
 fn a_change_ends_the_flows_that_it_denies_and_no_other() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = up(&["db", "client", "other"], "");
     let (db, client, other) = (rig.pod("db"), rig.pod("client"), rig.pod("other"));
     let mut stays = Connection::open(&client, &db);
@@ -114,7 +115,7 @@ fn a_change_ends_the_flows_that_it_denies_and_no_other() {
 
 #[test]
 fn a_forged_source_is_dropped_and_another_program_cannot_open_the_pods_for_long() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = up(&["db", "client", "other"], "");
     let _servers = serve(&rig, &["db"]);
     // The forger knows its gateway.

@@ -6,7 +6,7 @@ use palisade::lab::traffic::{Server, Services};
 
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, SILENCE, alone, assert_connects, eventually, only_from, pods_manifest,
+    PATIENCE, PORT, Rig, SILENCE, assert_allowed, eventually, isolated, only_from, pods_manifest,
 };
 
 fn palisade(rig: &Rig, arguments: &[&str]) -> (Option<i32>, String) {
@@ -29,7 +29,7 @@ fn apply(rig: &Rig, mode: &str) -> String {
 
 #[test]
 fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_it_is_enforced() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "stranger", "server"], 1);
     let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
     let mut kept = Connection::open(&client, &server);
@@ -40,7 +40,7 @@ fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     assert!(said.contains("audit loaded, not enforced: 1 policy ("), "{said}");
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     assert!(kept.goes_on(PATIENCE) && cut.goes_on(PATIENCE));
-    assert_connects(&stranger, server.addresses()[1]);
+    assert_allowed(&stranger, server.addresses()[1]);
     let report = || rig.switch.client().audit().unwrap();
     eventually("the running connection and the new one are judged", || report().policies[0].flows == 2);
     let report = report();
@@ -71,6 +71,6 @@ fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
 
     // The audit lifts the policy again.
     apply(&rig, "audit");
-    assert_connects(&stranger, server.addresses()[0]);
+    assert_allowed(&stranger, server.addresses()[0]);
     assert!(kept.goes_on(PATIENCE));
 }

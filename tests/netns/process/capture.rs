@@ -11,7 +11,7 @@ use palisade::limits::CAPTURES_MAX;
 use palisade::policy::testcase::Endpoint;
 
 use crate::support::{
-    PORT, Rig, alone, assert_connects, assert_cut_off, assert_pings, eventually, only_from,
+    PORT, Rig, assert_allowed, assert_cut_off, assert_pings, eventually, isolated, only_from,
 };
 use crate::tools::run_if_installed;
 
@@ -44,7 +44,7 @@ fn capture(rig: &Rig, request: &CaptureRequest, count: usize, traffic: impl FnOn
 
 #[test]
 fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig();
     let [client, stranger, server] = ["client", "stranger", "server"].map(|name| rig.pod(name));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
@@ -53,7 +53,7 @@ fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
     let both =
         CaptureRequest { from: Some(pod("client")), to: Some(pod("server")), ..CaptureRequest::default() };
     let packets = capture(&rig, &both, 6, || {
-        assert_connects(&client, address);
+        assert_allowed(&client, address);
         assert_cut_off(&stranger, address);
     });
     for packet in &packets {
@@ -78,7 +78,7 @@ fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
 
     let drops = CaptureRequest { drops: true, transport_port: Some(PORT), ..CaptureRequest::default() };
     let dropped = capture(&rig, &drops, 2, || {
-        assert_connects(&client, address);
+        assert_allowed(&client, address);
         assert_cut_off(&stranger, address);
     });
     for packet in &dropped {
@@ -92,7 +92,7 @@ fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
 
 #[test]
 fn tshark_reads_the_file_of_a_capture_and_its_comments() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig();
     let [client, stranger, server] = ["client", "stranger", "server"].map(|name| rig.pod(name));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
@@ -105,7 +105,7 @@ fn tshark_reads_the_file_of_a_capture_and_its_comments() {
         .unwrap();
     eventually("the capture begins", || Path::new(&file).exists());
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert_connects(&client, address);
+    assert_allowed(&client, address);
     assert_cut_off(&stranger, address);
     let pid = rustix::process::Pid::from_raw(capture.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -141,7 +141,7 @@ fn ping_to_nowhere(pod: &Pod) {
 
 #[test]
 fn a_trace_names_the_stages_and_the_verdict() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig();
     let client = rig.pod("client");
     let trace = palisade(&rig, &["trace", "--drops", "--count", "2"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -159,7 +159,7 @@ fn a_trace_names_the_stages_and_the_verdict() {
 
 #[test]
 fn captures_are_bounded_and_end_with_their_clients() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig();
     let client = rig.switch.client();
     let start = || client.start_capture(&CaptureRequest::default());

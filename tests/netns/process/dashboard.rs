@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::http::address_of;
 use super::observation::palisade;
 use crate::browser::Browser;
-use crate::support::{PORT, Rig, alone_on_veth, eventually, only_from, pods_manifest, spec_of};
+use crate::support::{PORT, Rig, eventually, isolated_on_veth, only_from, pods_manifest, spec_of};
 
 /// Names as an attacker would choose them.
 const HOSTILE_POD: &str = "<img src=x onerror=window.hacked=1>";
@@ -51,7 +51,7 @@ fn hostile(mut tables: RuleTables) -> RuleTables {
 
 #[test]
 fn a_browser_shows_graphs_explains_a_cell_and_runs_no_hostile_name() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&spec_of(&["web", "api", "db", "batch"])).unwrap();
     let directory = std::env::temp_dir().join(format!("palisade-dashboard-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);

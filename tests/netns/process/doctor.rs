@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Rig, alone, alone_on_veth};
+use crate::support::{Rig, isolated, isolated_on_veth};
 
 /// Directory of a test, removed on drop.
 struct Scratch(PathBuf);
@@ -66,7 +66,7 @@ impl Drop for Namespace {
 
 #[test]
 fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let scratch = Scratch::new("interfaces");
     let namespace = Namespace(format!("palisade-doctor-{}", std::process::id()));
     let inside = |words: &str| {
@@ -127,7 +127,7 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
 
 #[test]
 fn a_running_switch_is_recognized_and_the_remains_of_a_killed_one_are_found() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let scratch = Scratch::new("remains");
     let rig = Rig::with(&["client", "server"], 1, "");
     let pod = rig.pod("client");

@@ -11,7 +11,7 @@ use palisade::net::flow::Protocol;
 use palisade::tables::PodName;
 
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_cut_off, assert_pings, eventually, only_from};
+use crate::support::{PATIENCE, PORT, Rig, assert_cut_off, assert_pings, eventually, isolated, only_from};
 
 fn command(rig: &Rig, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
@@ -40,7 +40,7 @@ fn tcp() -> FlowQuery {
 
 #[test]
 fn flows_are_listed_by_pod_with_the_policy_that_allows_them_and_a_flush_cuts_them() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "other", "server"], 2);
     rig.apply(&only_from("server", "client"));
     let [client, other, server] = ["client", "other", "server"].map(|name| rig.pod(name));
@@ -135,7 +135,7 @@ impl Drop for Follow {
 
 #[test]
 fn followers_see_flows_open_and_close_revalidations_and_denials() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "stranger", "server"], 1);
     rig.apply(&only_from("server", "client"));
     let [client, stranger, server] = ["client", "stranger", "server"].map(|name| rig.pod(name));

@@ -4,7 +4,7 @@ use std::fs;
 
 use palisade::lab::traffic::{Server, Services};
 
-use crate::support::{PORT, Rig, alone, assert_connects};
+use crate::support::{PORT, Rig, assert_allowed, isolated};
 
 /// Values of a line of `status` of all threads of a process.
 fn of_threads(process: u32, line: &str) -> Vec<String> {
@@ -23,7 +23,7 @@ const KEPT: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 23;
 
 #[test]
 fn every_thread_has_the_capabilities_of_ports_and_no_other_right() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "server"], 2, "[http]\nlisten = \"127.0.0.1:0\"\n");
     let (process, log) = (rig.switch.pid(), rig.switch.log().unwrap());
     let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().count();
@@ -43,27 +43,27 @@ fn every_thread_has_the_capabilities_of_ports_and_no_other_right() {
     // Two pods of the lab, whose ports have opened through the control socket after the start, are connected.
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
-    assert_connects(&client, server.v4().into());
+    assert_allowed(&client, server.v4().into());
 }
 
 #[test]
 fn a_port_that_closes_and_opens_again_needs_no_right_that_was_given_up() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "server"], 1, "");
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
-    assert_connects(&client, server.v4().into());
+    assert_allowed(&client, server.v4().into());
     for _ in 0..2 {
         rig.switch.detach(&server).unwrap();
         rig.switch.attach(&server).unwrap();
-        assert_connects(&client, server.v4().into());
+        assert_allowed(&client, server.v4().into());
     }
     assert!(!rig.switch.log().unwrap().contains("ermission"), "{}", rig.switch.log().unwrap());
 }
 
 #[test]
 fn without_landlock_by_configuration_the_log_says_so() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "server"], 1, "[hardening]\nlandlock = false\n");
     let log = rig.switch.log().unwrap();
     assert!(log.contains("files are not restricted: hardening.landlock is off"), "{log}");

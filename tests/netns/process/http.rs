@@ -12,7 +12,8 @@ use palisade::lab::traffic::{Server, Services};
 use super::workers::{Stopped, thread_of};
 use crate::support::veth::host_end;
 use crate::support::{
-    PORT, Rig, alone, alone_on_veth, assert_connects, assert_cut_off, assert_pings, eventually, only_from,
+    PORT, Rig, assert_allowed, assert_cut_off, assert_pings, eventually, isolated, isolated_on_veth,
+    only_from,
 };
 use crate::tools::run_if_installed;
 
@@ -99,13 +100,13 @@ fn expected(counters: &CountersReport) -> BTreeMap<String, u64> {
 
 #[test]
 fn a_scrape_has_the_numbers_of_the_counters_and_the_flows() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let scraped = Scraped::up(&["client", "server", "other"]);
     let rig = &scraped.rig;
     rig.apply(&only_from("server", "client"));
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
-    assert_connects(&client, server.v4().into());
+    assert_allowed(&client, server.v4().into());
     assert_cut_off(&rig.pod("other"), server.v4().into());
     assert_pings(&server, client.v4().into());
     eventually("the worker is healthy", || scraped.get("/healthz") == (200, "ok\n".to_owned()));
@@ -139,7 +140,7 @@ fn a_scrape_has_the_numbers_of_the_counters_and_the_flows() {
 
 #[test]
 fn a_worker_that_halts_is_unhealthy_until_it_goes_on() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let scraped = Scraped::up(&["client"]);
     let is_healthy = || scraped.get("/healthz").0 == 200;
     eventually("the worker is healthy", is_healthy);
@@ -158,7 +159,7 @@ fn a_worker_that_halts_is_unhealthy_until_it_goes_on() {
 
 #[test]
 fn a_port_that_is_down_is_not_ready_until_it_is_up() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let scraped = Scraped::up(&["client"]);
     assert_eq!(scraped.get("/readyz").0, 200);
     let interface = host_end(&scraped.rig.pod("client"));

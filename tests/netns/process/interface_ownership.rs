@@ -9,7 +9,7 @@ use palisade::lab::{Lab, LabSpec, Switch};
 use crate::support::capture::Capture;
 use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
-use crate::support::{PATIENCE, Rig, alone_on_veth, assert_cut_off, eventually};
+use crate::support::{PATIENCE, Rig, assert_cut_off, eventually, isolated_on_veth};
 
 /// BPF file system of one test, unmounted on drop.
 struct BpfFileSystem(PathBuf);
@@ -93,7 +93,7 @@ fn one_owner(config: &str, mut lab: Lab) -> (Lab, [String; 2]) {
 
 #[test]
 fn a_second_switch_fails_before_it_touches_the_first_ones_ports() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let nowhere = format!("[xdp]\npin_directory = \"{}\"\n", lab.directory().join("none").display());
     one_owner(&nowhere, lab);
@@ -101,7 +101,7 @@ fn a_second_switch_fails_before_it_touches_the_first_ones_ports() {
 
 #[test]
 fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let file_system = BpfFileSystem::mount();
     let (mut lab, hosts) = one_owner(&file_system.config(), lab);

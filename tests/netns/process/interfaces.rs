@@ -11,7 +11,7 @@ use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
 use crate::support::capture::Capture;
 use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
-use crate::support::{PATIENCE, PORT, Rig, alone_on_veth, assert_connects, eventually};
+use crate::support::{PATIENCE, PORT, Rig, assert_allowed, eventually, isolated_on_veth};
 
 /// Only a first segment opens a connection: one that continues has kept its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
@@ -38,7 +38,7 @@ impl Chatter {
 
 #[test]
 fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_without_its_connections() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     // A pod without a switch is the positive control of the capture.
     let mut lab =
         Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server", "stranger"]).unwrap() }).unwrap();
@@ -112,7 +112,7 @@ fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_witho
 
 #[test]
 fn a_changed_mtu_is_followed_and_connections_go_on() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = Rig::with(&["client", "server"], 2, STRICT);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
@@ -134,7 +134,7 @@ fn a_changed_mtu_is_followed_and_connections_go_on() {
 
 #[test]
 fn a_changed_number_of_queues_is_followed_and_connections_go_on() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 2, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let client = lab.pod("client").unwrap();
     let host = host_end(&client);
@@ -153,12 +153,12 @@ fn a_changed_number_of_queues_is_followed_and_connections_go_on() {
 
 fn assert_connects_to(client: &Pod, server: &Pod) {
     let _server = Server::start(server, &[PORT], Services::Tcp).unwrap();
-    assert_connects(client, server.v4().into());
+    assert_allowed(client, server.v4().into());
 }
 
 #[test]
 fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = Rig::with(&["client", "server"], 1, STRICT);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
@@ -187,7 +187,7 @@ fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
 
 #[test]
 fn a_program_that_is_taken_off_is_put_back() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     // Without a BPF file system the program is attached by netlink, and anybody may detach it.
     let pins = format!("[xdp]\npin_directory = \"{}\"\n", lab.directory().join("pins").display());
@@ -210,7 +210,7 @@ fn a_program_that_is_taken_off_is_put_back() {
 
 #[test]
 fn something_else_under_the_name_is_closed_and_said_and_the_veth_is_taken_again() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = Rig::with(&["client", "server"], 1, "");
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
@@ -228,7 +228,7 @@ fn something_else_under_the_name_is_closed_and_said_and_the_veth_is_taken_again(
 
 #[test]
 fn a_runtime_that_remakes_and_swaps_all_interfaces_in_a_loop_ends_with_every_port_up() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let rig = Rig::with(&names, 1, "");
     let pods: Vec<Pod> = names.iter().map(|name| rig.pod(name)).collect();

@@ -12,7 +12,7 @@ use palisade::tables::{ServicePort, ServicePortName, ServiceTable};
 use crate::ipfix_collector::{Collector, Record};
 use crate::support::connection::Connection;
 use crate::support::veth::{ip, try_ip};
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_cut_off, assert_pings, eventually, only_from};
+use crate::support::{PATIENCE, PORT, Rig, assert_cut_off, assert_pings, eventually, isolated, only_from};
 
 // Numbers of elements.
 const OCTETS: u16 = 1;
@@ -88,7 +88,7 @@ fn exchanged() -> [u64; 4] {
 
 #[test]
 fn exported_counts_of_a_flow_to_a_service_are_those_of_its_packets() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut collector = Collector::bind("127.0.0.1:0");
     let rig = Rig::with(&["client", "server"], 2, &config(&collector));
     let (client, server) = (rig.pod("client"), rig.pod("server"));
@@ -118,7 +118,7 @@ fn exported_counts_of_a_flow_to_a_service_are_those_of_its_packets() {
 
 #[test]
 fn exported_counts_are_those_of_the_traffic_to_the_packet() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut collector = Collector::bind("127.0.0.1:0");
     let rig = Rig::with(&["client", "server", "stranger"], 2, &config(&collector));
     let [client, server, stranger] = ["client", "server", "stranger"].map(|name| rig.pod(name));
@@ -187,7 +187,7 @@ fn exported_counts_are_those_of_the_traffic_to_the_packet() {
 
 #[test]
 fn a_stop_tells_the_rest_and_the_next_start_does_not_tell_it_again() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut collector = Collector::bind("127.0.0.1:0");
     let Rig { switch, mut lab } = Rig::with(
         &["client", "server"],
@@ -248,7 +248,7 @@ impl Drop for NarrowPath {
 
 #[test]
 fn messages_fit_into_the_packets_of_a_narrow_path() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let narrow = NarrowPath::add();
     let mut collector = narrow.namespace.run(|| Collector::bind("192.0.2.130:0")).unwrap();
     let rig = Rig::with(&["client", "server"], 1, &config(&collector));

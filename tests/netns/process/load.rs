@@ -12,7 +12,7 @@ use palisade::control::{Client, DropFilter};
 use palisade::lab::Pod;
 use palisade::limits::CAPTURES_MAX;
 
-use crate::support::{PORT, Rig, alone, assert_pings, eventually, only_from};
+use crate::support::{PORT, Rig, assert_pings, eventually, isolated, only_from};
 
 /// Readers of flow events, of drops, and of captures: 100 together.
 const EVENT_READERS: usize = 50;
@@ -80,7 +80,7 @@ fn request(client: &Client) -> u64 {
 
 #[test]
 fn a_hundred_readers_and_requests_of_up_to_a_thousand_a_second_lose_no_packet() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "stranger", "server", "sink"], 1);
     rig.apply(&only_from("server", "client"));
     let [client, stranger, server, sink] = ["client", "stranger", "server", "sink"].map(|name| rig.pod(name));

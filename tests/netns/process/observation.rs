@@ -8,7 +8,7 @@ use palisade::dataplane::DropReason;
 use palisade::limits::DROPS_KEPT_MAX;
 use palisade::tables::PodName;
 
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_cut_off, assert_pings, eventually, only_from};
+use crate::support::{PATIENCE, PORT, Rig, assert_cut_off, assert_pings, eventually, isolated, only_from};
 
 /// Output of a command of `palisade` for the switch.
 pub(super) fn palisade(rig: &Rig, arguments: &[&str]) -> String {
@@ -23,7 +23,7 @@ pub(super) fn palisade(rig: &Rig, arguments: &[&str]) -> String {
 
 #[test]
 fn a_dropped_frame_is_shown_with_its_pods_and_the_policy_that_denied_it() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "stranger", "server"], 1);
     rig.apply(&only_from("server", "client"));
     let (stranger, server) = (rig.pod("stranger"), rig.pod("server"));
@@ -68,7 +68,7 @@ fn a_dropped_frame_is_shown_with_its_pods_and_the_policy_that_denied_it() {
 
 #[test]
 fn followed_drops_appear_while_they_happen() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server"], 1);
     let mut follow = Command::new(env!("CARGO_BIN_EXE_palisade"))
         .args(["show", "drops", "--follow", "--output", "json"])
@@ -89,7 +89,7 @@ fn followed_drops_appear_while_they_happen() {
 
 #[test]
 fn times_of_workers_describe_the_traffic_of_the_period() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server"], 1);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     assert_pings(&client, server.addresses()[0]);
@@ -126,7 +126,7 @@ fn resident_bytes(pid: u32) -> u64 {
 
 #[test]
 fn a_denied_flood_leaves_log_memory_and_the_traffic_of_others_bounded() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "stranger", "server"], 1, "[log]\ndenied_interval_s = 1\n");
     rig.apply(&only_from("server", "client"));
     let [client, stranger, server] = ["client", "stranger", "server"].map(|name| rig.pod(name));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use palisade::control::Client;
 use palisade::control::protocol::{PolicySource, Status};
 
-use crate::support::{PATIENCE, alone, eventually};
+use crate::support::{PATIENCE, eventually, isolated};
 
 /// Switch without ports, started with a policy directory.
 struct Run {
@@ -83,7 +83,7 @@ fn closes(name: &str) -> String {
 
 #[test]
 fn a_file_comes_into_force_when_it_is_complete_and_the_status_says_what_is() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let run = Run::start("files", |policies| {
         fs::write(policies.join("db.yaml"), a_pod("db", 1) + &closes("db")).unwrap();
     });
@@ -147,7 +147,7 @@ fn a_file_comes_into_force_when_it_is_complete_and_the_status_says_what_is() {
 
 #[test]
 fn a_config_map_is_followed_and_a_stop_does_not_wait() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut run = Run::start("configmap", |policies| {
         fs::create_dir(policies.join("..1")).unwrap();
         fs::write(policies.join("..1/p.yaml"), a_pod("db", 1)).unwrap();

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use crate::support::capture::Capture;
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
+    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_cut_off, eventually, isolated, only_from,
 };
 
 /// Starts a capture of frames that reach the host's stack from a pod. A frame sent without a switch is its
@@ -73,7 +73,7 @@ impl Drop for Flood {
 
 #[test]
 fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["one", "two", "noisy"], 1);
     let (one, two, noisy) = (rig.pod("one"), rig.pod("two"), rig.pod("noisy"));
     let _server = Server::start(&two, &[PORT], Services::Tcp).unwrap();
@@ -97,7 +97,7 @@ fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on() {
 
 #[test]
 fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let (mut rig, taps) = tapped(&["client", "server"]);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let address = SocketAddr::new(server.v4().into(), PORT);
@@ -143,7 +143,7 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
 #[test]
 fn half_open_requests_use_up_no_descriptors_that_a_change_needs() {
     const HALF_OPEN: usize = 1000;
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let limits = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
     let rig = Rig::up(&["one", "two"], 1);
@@ -168,11 +168,11 @@ fn half_open_requests_use_up_no_descriptors_that_a_change_needs() {
 
 #[test]
 fn a_switch_that_stops_cleanly_stays_closed() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let (rig, taps) = tapped(&["client", "server"]);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
-    assert_connects(&client, server.v4().into());
+    assert_allowed(&client, server.v4().into());
     // From before the switch.
     taps.iter().for_each(|tap| drop(tap.heard()));
     let Rig { switch, lab } = rig;

@@ -11,7 +11,7 @@ use palisade::lab::traffic::{Server, Services};
 use palisade::lab::{Lab, LabSpec, Switch, SwitchSpec};
 
 use super::workers::thread_of;
-use crate::support::{PORT, Rig, alone, alone_on_veth, assert_connects, pods_manifest, spec_of};
+use crate::support::{PORT, Rig, assert_allowed, isolated, isolated_on_veth, pods_manifest, spec_of};
 
 /// The last core that this process may use: that of a switch with one worker.
 fn last_core() -> usize {
@@ -37,10 +37,10 @@ fn policy_of(process: u32, thread: i32) -> (u32, u32) {
 
 #[test]
 fn a_real_time_worker_that_never_sleeps_leaves_a_share_of_its_core_in_small_pieces() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 1, ..spec_of(&["client", "server"]) }).unwrap();
     let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
-    spec.workers = "polling = \"busy\"\nscheduling = \"real-time\"\n".to_owned();
+    spec.config = "[workers]\npolling = \"busy\"\nscheduling = \"real-time\"\n".to_owned();
     let switch = Switch::start(&mut lab, &spec).unwrap();
     switch.attach_all(&lab).unwrap();
     switch.apply(&pods_manifest(&lab)).unwrap();
@@ -58,7 +58,7 @@ fn a_real_time_worker_that_never_sleeps_leaves_a_share_of_its_core_in_small_piec
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     let (count, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let counter = count_on(last_core(), count.clone(), ended.clone());
-    assert_connects(&rig.pod("client"), server.addresses()[0]);
+    assert_allowed(&rig.pod("client"), server.addresses()[0]);
     // The kernel's own twentieth comes in one piece a second: progress in 2 of 20 intervals.
     let deadline = Instant::now() + Duration::from_secs(30);
     let progressed = loop {
@@ -80,7 +80,7 @@ fn a_real_time_worker_that_never_sleeps_leaves_a_share_of_its_core_in_small_piec
 
 #[test]
 fn a_start_without_the_privilege_for_real_time_says_so() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let lab = Lab::up(&LabSpec::of(&["client"]).unwrap()).unwrap();
     let config = lab.directory().join("real-time.toml");
     let socket = lab.directory().join("real-time.sock");

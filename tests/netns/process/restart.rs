@@ -15,7 +15,7 @@ use palisade::lab::{Lab, Pod, Switch, SwitchSpec};
 use palisade::tables::PodName;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
-use crate::support::{alone, assert_connects, assert_cut_off, only_from, pods_manifest, spec_of};
+use crate::support::{assert_allowed, assert_cut_off, isolated, only_from, pods_manifest, spec_of};
 
 /// Segments outside any connection open none: a connection that continues after a restart has kept its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
@@ -194,7 +194,7 @@ spec:
 
 #[test]
 fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_ones_stay_denied() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&spec_of(&["client", "server", "intruder"])).unwrap();
     let [client, server, intruder] = ["client", "server", "intruder"].map(|name| lab.pod(name).unwrap());
     let mut switch = start(&mut lab, STRICT, "", true);
@@ -247,7 +247,7 @@ fn settled_or_not(connections: &[Connection]) -> Vec<[u64; 2]> {
 
 #[test]
 fn another_pod_at_the_address_of_a_connection_inherits_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&spec_of(&["client", "server"])).unwrap();
     let [client, server] = ["client", "server"].map(|name| lab.pod(name).unwrap());
     let switch = start(&mut lab, STRICT, "", true);
@@ -282,12 +282,12 @@ fn assert_connects_anew(client: &Pod, server: &Pod) {
         palisade::lab::traffic::Services::Tcp,
     )
     .unwrap();
-    assert_connects(client, server.v4().into());
+    assert_allowed(client, server.v4().into());
 }
 
 #[test]
 fn a_second_switch_with_the_same_flows_is_refused_and_the_first_one_goes_on() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&spec_of(&["client", "server"])).unwrap();
     let [client, server] = ["client", "server"].map(|name| lab.pod(name).unwrap());
     let switch = start(&mut lab, STRICT, &only_from("server", "client"), true);
@@ -312,7 +312,7 @@ fn a_second_switch_with_the_same_flows_is_refused_and_the_first_one_goes_on() {
 
 #[test]
 fn the_flow_table_is_its_users_alone_and_in_huge_pages_where_the_switch_says_so() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&spec_of(&["client", "server"])).unwrap();
     let switch = start(&mut lab, STRICT, "", true);
     let report = flow_table(&switch);
@@ -334,7 +334,7 @@ fn the_flow_table_is_its_users_alone_and_in_huge_pages_where_the_switch_says_so(
 
 #[test]
 fn without_a_directory_flows_end_with_the_switch_and_it_says_so() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&spec_of(&["client", "server"])).unwrap();
     let config = format!("{STRICT}directory = \"\"\n");
     let switch = start(&mut lab, &config, "", true);

@@ -14,7 +14,7 @@ use palisade::tables::PodName;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::workers::{Stopped, thread_of};
-use crate::support::{PATIENCE, alone};
+use crate::support::{PATIENCE, isolated};
 
 /// Timeout of the watchdog. The switch reports twice in this time.
 const WATCHDOG: Duration = Duration::from_secs(2);
@@ -100,7 +100,7 @@ impl Drop for Namespace {
 
 #[test]
 fn systemd_hears_of_start_reload_and_stop() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut service = Service::start("states");
     assert_eq!(service.state(), "READY=1");
     assert!(Client::new(service.scratch.join("control.sock")).status().is_ok(), "ready before it answers");
@@ -119,7 +119,7 @@ fn systemd_hears_of_start_reload_and_stop() {
 
 #[test]
 fn a_reload_changes_ports_and_routes_names_keys_for_a_restart_and_a_bad_file_changes_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let service = Service::start("reload");
     assert_eq!(service.state(), "READY=1");
     let client = Client::new(service.scratch.join("control.sock"));
@@ -193,7 +193,7 @@ fn a_reload_changes_ports_and_routes_names_keys_for_a_restart_and_a_bad_file_cha
 
 #[test]
 fn a_reload_restores_what_the_file_names_and_leaves_what_it_never_named() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let service = Service::start("restore");
     assert_eq!(service.state(), "READY=1");
     let client = Client::new(service.scratch.join("control.sock"));
@@ -264,7 +264,7 @@ fn a_reload_restores_what_the_file_names_and_leaves_what_it_never_named() {
 
 #[test]
 fn the_watchdog_is_fed_while_the_workers_go_on() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let service = Service::start("watchdog");
     assert_eq!(service.state(), "READY=1");
     let start = Instant::now();

@@ -7,7 +7,7 @@ use palisade::tables::Verdict;
 
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, SILENCE, alone, assert_connects, assert_cut_off, eventually, only_from,
+    PATIENCE, PORT, Rig, SILENCE, assert_allowed, assert_cut_off, eventually, isolated, only_from,
     pods_manifest,
 };
 
@@ -27,7 +27,7 @@ fn manifests(rig: &Rig, policies: &str) -> String {
 
 #[test]
 fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_it_is_promoted() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "stranger", "server"], 1);
     let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
     let mut kept = Connection::open(&client, &server);
@@ -43,7 +43,7 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     // The candidate decides about nothing: both connections live, and new ones open.
     assert!(kept.goes_on(PATIENCE) && cut.goes_on(PATIENCE));
-    assert_connects(&stranger, server.addresses()[1]);
+    assert_allowed(&stranger, server.addresses()[1]);
     let report = || rig.switch.client().shadow().unwrap();
     eventually("the new connection is judged, too", || {
         report().disagreements.iter().map(|found| found.flows).sum::<u64>() == 2
@@ -73,7 +73,7 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
 
 #[test]
 fn a_candidate_that_would_let_a_denied_connection_pass_names_it_and_is_forgotten() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "stranger", "server"], 1);
     rig.apply(&only_from("server", "client"));
     let before = rig.switch.client().status().unwrap().generation;
@@ -82,7 +82,7 @@ fn a_candidate_that_would_let_a_denied_connection_pass_names_it_and_is_forgotten
     let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     assert_cut_off(&stranger, server.addresses()[0]);
-    assert_connects(&client, server.addresses()[0]);
+    assert_allowed(&client, server.addresses()[0]);
     let report = || rig.switch.client().shadow().unwrap();
     eventually("both directions of the change are found", || report().disagreements.len() == 2);
     let verdict_of = |source: &str| {

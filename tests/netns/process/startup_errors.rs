@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use palisade::lab::{Lab, LabSpec};
 
-use crate::support::{Rig, alone, alone_on_veth};
+use crate::support::{Rig, isolated, isolated_on_veth};
 
 fn start(directory: &Path, config: &str) -> Output {
     let file = directory.join("broken.toml");
@@ -32,7 +32,7 @@ fn has_program(interface: &str) -> bool {
 
 #[test]
 fn a_start_that_fails_says_why_and_leaves_nothing() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["good", "bad"]).unwrap() }).unwrap();
     let good = lab.pod("good").unwrap().plan().host_interface.clone();
     let bad = lab.pod("bad").unwrap().plan().host_interface.clone();
@@ -61,7 +61,7 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
 
 #[test]
 fn bad_requests_change_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["one"], 1);
     let client = rig.switch.client();
     let before = (client.tables().unwrap(), client.ports().unwrap(), client.pods().unwrap());

@@ -7,7 +7,7 @@ use palisade::lab::{LabSpec, PodPorts};
 
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, alone, alone_on_veth, assert_connects, assert_cut_off, assert_pings, eventually,
+    PATIENCE, PORT, Rig, assert_allowed, assert_cut_off, assert_pings, eventually, isolated, isolated_on_veth,
 };
 
 /// Runs a command of `palisade` for the switch. Gives exit code and output.
@@ -39,7 +39,7 @@ fn flows(rig: &Rig, port: &str) -> u64 {
 }
 
 fn a_live_connection_goes_on_while_new_ones_are_refused(ports: PodPorts) {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = rig(ports);
     let [client, other, server] = ["client", "other", "server"].map(|name| rig.pod(name));
     let mut kept = Connection::open(&client, &server);
@@ -58,7 +58,7 @@ fn a_live_connection_goes_on_while_new_ones_are_refused(ports: PodPorts) {
     }
     assert_cut_off(&server, other.addresses()[0]);
     assert!(rig.drops()["draining"] >= 6, "{:?}", rig.drops());
-    assert_connects(&client, other.addresses()[0]);
+    assert_allowed(&client, other.addresses()[0]);
     assert!(kept.goes_on(PATIENCE) && reply.goes_on(PATIENCE));
     // Other tables revalidate the flows, and end none of these.
     rig.apply(&crate::support::only_from("client", "other"));
@@ -82,7 +82,7 @@ fn a_live_connection_goes_on_while_new_ones_are_refused(ports: PodPorts) {
     assert!(said.contains("no flow of pod default/server is left"), "{said}");
 
     done(&rig, &["port", "drain", port, "--undo"]);
-    assert_connects(&client, server.addresses()[0]);
+    assert_allowed(&client, server.addresses()[0]);
     assert!(!done(&rig, &["show", "status"]).contains("draining"));
 }
 
@@ -98,7 +98,7 @@ fn a_live_connection_of_a_drained_tap_port_goes_on_while_new_ones_are_refused() 
 
 #[test]
 fn a_pod_moves_out_and_in_again_by_commands() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     for ports in [PodPorts::Veth, PodPorts::Tap] {
         let rig = rig(ports);
         let [client, server] = ["client", "server"].map(|name| rig.pod(name));

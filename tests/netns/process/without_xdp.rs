@@ -9,7 +9,7 @@ use palisade::dataplane::PortKind;
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{Lab, LabSpec, POD_INTERFACE, PodPorts, Switch, SwitchSpec};
 
-use crate::support::{PATIENCE, PORT, alone, assert_accounted, assert_pings, pods_manifest};
+use crate::support::{PATIENCE, PORT, assert_accounted, assert_pings, isolated, pods_manifest};
 
 /// Program that runs the switch without the capability for AF_XDP sockets (`CAP_NET_RAW`).
 fn wrapper(lab: &Lab) -> std::path::PathBuf {
@@ -25,7 +25,7 @@ fn wrapper(lab: &Lab) -> std::path::PathBuf {
 
 #[test]
 fn tap_ports_alone_make_a_switch() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let ports_of = [("veth".to_owned(), PodPorts::Veth)].into();
     let spec =
         LabSpec { ports: PodPorts::Tap, ports_of, ..LabSpec::of(&["client", "server", "veth"]).unwrap() };

@@ -8,7 +8,7 @@ use palisade::lab::{Lab, LabSpec, SwitchSpec};
 use crate::support::capture::Capture;
 use crate::support::veth::{host_end, program_on};
 use crate::support::{
-    Rig, alone, alone_on_veth, assert_connects, assert_cut_off, eventually, only_from, spec_of,
+    Rig, assert_allowed, assert_cut_off, eventually, isolated, isolated_on_veth, only_from, spec_of,
 };
 
 /// Thread id of a process's thread, by name.
@@ -50,7 +50,7 @@ impl Drop for Stopped {
 
 #[test]
 fn a_change_that_a_stuck_worker_does_not_take_fails_and_the_status_names_the_worker() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server"], 2);
     let problems = || rig.switch.client().status().unwrap().problems;
     let is_named = || problems().iter().any(|problem| problem.contains("worker 1"));
@@ -68,7 +68,7 @@ fn a_change_that_a_stuck_worker_does_not_take_fails_and_the_status_names_the_wor
 
 #[test]
 fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 1, ..spec_of(&["client", "server"]) }).unwrap();
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
     let told = lab.directory().join("panic");
@@ -92,7 +92,7 @@ fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed
             palisade::lab::traffic::Services::Tcp,
         )
         .unwrap();
-        assert_connects(&client, server.v4().into());
+        assert_allowed(&client, server.v4().into());
     }
     let before = program_on(&host_end(&client));
     std::fs::write(&told, "").unwrap();

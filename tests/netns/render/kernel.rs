@@ -6,7 +6,7 @@ use std::thread;
 use palisade::dataplane::Mac;
 
 use super::{AFTER, ALWAYS, BEFORE, BLOCKED_TOO, FRAGMENTED, Pods, RANGE, connected, is_answered, sorted};
-use crate::support::{PATIENCE, SILENCE, beside_others};
+use crate::support::{PATIENCE, SILENCE, isolated};
 use crate::tools::run_if_installed;
 
 /// Blocks beside that of the pod, all of lower addresses.
@@ -34,7 +34,7 @@ fn routed() -> Pods {
 
 #[test]
 fn nftables_decides_as_the_tables() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     if run_if_installed("nft", &["--version"], b"").is_none() {
         return;
     }
@@ -61,7 +61,7 @@ fn nftables_decides_as_the_tables() {
 
 #[test]
 fn iptables_decides_as_the_tables() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     for variant in ["iptables-legacy", "iptables-nft"] {
         if run_if_installed(variant, &["--version"], b"").is_none()
             || run_if_installed("ipset", &["--version"], b"").is_none()

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::{AFTER, ALWAYS, BEFORE, BLOCKED_TOO, DENIED, FRAGMENTED, NODE, Pods, RANGE};
 use super::{connected, is_answered, succeeded};
 use crate::open_vswitch::{BRIDGE, OpenVswitch};
-use crate::support::{PATIENCE, beside_others};
+use crate::support::{PATIENCE, isolated};
 use crate::tools::run_if_installed;
 
 /// Other addresses of the interface that is `LOCAL`. They are not the node's in the manifests.
@@ -42,7 +42,7 @@ fn bridged() -> (OpenVswitch, Pods) {
 
 #[test]
 fn openflow_decides_as_the_tables_in_open_vswitch() {
-    let Some(_beside_others) = beside_others() else { return };
+    let Some(_isolated) = isolated() else { return };
     if run_if_installed("ovs-vswitchd", &["--version"], b"").is_none() {
         return;
     }

@@ -2,9 +2,10 @@
 
 pub(crate) mod capture;
 pub(crate) mod connection;
+mod isolation;
 pub(crate) mod namespace;
 pub(crate) mod packet_socket;
-mod privilege;
+pub(crate) mod verdict;
 pub(crate) mod veth;
 
 use std::collections::BTreeMap;
@@ -13,10 +14,13 @@ use std::time::{Duration, Instant};
 
 use palisade::control::protocol::{CountersReport, FlowQuery};
 use palisade::dataplane::FlowInfo;
-use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
+use palisade::lab::traffic::{Outcome, tcp_connect};
 use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec, manifests};
 
-pub(crate) use self::privilege::{alone, alone_on_veth, beside_others, on_taps, ports};
+pub(crate) use self::isolation::{isolated, isolated_on_veth, on_taps, ports};
+pub(crate) use self::verdict::{
+    EGRESS, INGRESS, assert_allowed, assert_denied, assert_pings, assert_protocol_denied, assert_udp,
+};
 
 /// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -124,20 +128,9 @@ pub(crate) fn assert_accounted(counters: &CountersReport) {
     }
 }
 
-pub(crate) fn assert_connects(from: &Pod, to: IpAddr) {
-    assert_eq!(tcp_connect(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "TCP to {to}");
-}
-
+/// Fails a connection that works.
 pub(crate) fn assert_cut_off(from: &Pod, to: IpAddr) {
     assert_eq!(tcp_connect(from, to, PORT, SILENCE).unwrap(), Outcome::TimedOut, "TCP to {to}");
-}
-
-pub(crate) fn assert_pings(from: &Pod, to: IpAddr) {
-    assert_eq!(ping(from, to, PATIENCE).unwrap(), Outcome::Allowed, "ping to {to}");
-}
-
-pub(crate) fn assert_udp(from: &Pod, to: IpAddr) {
-    assert_eq!(udp_exchange(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "UDP to {to}");
 }
 
 /// Waits until `done`; fails after a long wait.

@@ -1,28 +1,11 @@
-//! Network namespaces of single tests, and system commands in them.
+//! Tests without a lab, and system commands in the calling thread's namespace.
 
 use std::process::Command;
-use std::thread;
 
-use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-/// Runs a test in a network namespace of its own beside other tests of this kind, unless the run leaves out
-/// tests that need root.
-pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if let Some(_beside_others) = super::beside_others() {
-        on_thread_in_namespace(test);
-    }
-}
-
-/// Runs a test on a thread in a network namespace of its own. The caller holds the lock.
-pub(crate) fn on_thread_in_namespace(test: impl FnOnce() + Send + 'static) {
-    let outcome = thread::spawn(|| {
-        // SAFETY: the file descriptor table stays shared; only this thread changes its namespace.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("root may make a network namespace");
+/// Runs a test in namespaces of its own, unless the run leaves out tests that need root.
+pub(crate) fn in_namespace(test: impl FnOnce()) {
+    if let Some(_isolated) = super::isolated() {
         test();
-    })
-    .join();
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::{Bandwidth, Bits};
 use palisade::lab::traffic::{Server, Services, transfer};
 
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_pings, assert_udp};
+use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, isolated};
 
 const BYTES: u64 = 4 << 20;
 
@@ -16,7 +16,7 @@ fn count(rig: &Rig, reason: &str) -> u64 {
 
 #[test]
 fn a_transfer_takes_the_time_of_its_rate_and_other_pods_have_theirs() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server", "other"], 2);
     let [client, server, other] = ["client", "server", "other"].map(|name| rig.pod(name));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();

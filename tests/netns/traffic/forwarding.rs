@@ -9,15 +9,15 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, Pod};
 use palisade::net::flow::Protocol;
 
 use crate::support::{
-    PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, assert_connects, assert_pings, assert_udp,
-    eventually, on_taps,
+    PATIENCE, PORT, Rig, SILENCE, assert_accounted, assert_allowed, assert_pings, assert_udp, eventually,
+    isolated, on_taps,
 };
 
 const MEGABYTE: u64 = 1 << 20;
 
 #[test]
 fn tcp_udp_and_ping_cross_intact_in_both_families() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server"], 1);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
@@ -39,7 +39,7 @@ fn tcp_udp_and_ping_cross_intact_in_both_families() {
 
 #[test]
 fn the_gateway_is_found_by_neighbour_discovery_and_arp() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["one", "two"], 1);
     let one = rig.pod("one");
     assert_pings(&one, GATEWAY_V4.into());
@@ -54,7 +54,7 @@ fn the_gateway_is_found_by_neighbour_discovery_and_arp() {
 
 #[test]
 fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server"], 2);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
@@ -108,7 +108,7 @@ fn exchange_datagrams_under_load(from: &Pod, to: IpAddr) {
 }
 
 fn one_queue_serves_two_workers(mtu: u32) {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let spec = LabSpec { workers: 2, mtu, ..LabSpec::of(&["client", "server"]).unwrap() };
     let mut lab = Lab::up(&spec).unwrap();
     set_queues(&lab.pod("server").unwrap(), 1);
@@ -172,13 +172,13 @@ fn a_port_with_one_queue_serves_two_workers_at_a_large_mtu_as_well() {
 
 #[test]
 fn two_pods_that_open_to_each_other_at_once_are_two_flows() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["one", "two"], 1);
     let (one, two) = (rig.pod("one"), rig.pod("two"));
     let _one = Server::start(&one, &[PORT], Services::Tcp).unwrap();
     let _two = Server::start(&two, &[PORT], Services::Tcp).unwrap();
-    assert_connects(&one, two.v4().into());
-    assert_connects(&two, one.v4().into());
+    assert_allowed(&one, two.v4().into());
+    assert_allowed(&two, one.v4().into());
     eventually("two flows, each from its own side", || {
         let flows = rig.flows(10);
         let sources: std::collections::BTreeSet<_> = flows.iter().map(|flow| flow.key.src).collect();

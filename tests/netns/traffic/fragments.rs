@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use palisade::lab::Pod;
 use palisade::lab::traffic::{Server, Services};
 
-use crate::support::{PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, eventually, only_from};
+use crate::support::{PATIENCE, PORT, Rig, SILENCE, assert_accounted, eventually, isolated, only_from};
 
 const BYTES: usize = 8192;
 /// Number of fragments of such a datagram at MTU 1500.
@@ -29,7 +29,7 @@ fn exchange(from: &Pod, to: IpAddr, connected: bool, patience: std::time::Durati
 }
 
 fn large_datagrams_cross(workers: u16) {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["one", "two"], workers);
     let (one, two) = (rig.pod("one"), rig.pod("two"));
     let _servers = [&one, &two].map(|pod| Server::start(pod, &[PORT], Services::Udp).unwrap());
@@ -65,7 +65,7 @@ fn large_datagrams_cross_both_ways_with_two_workers() {
 #[test]
 fn policy_denies_every_fragment_of_a_large_datagram() {
     for workers in [1, 2] {
-        let Some(_alone) = alone() else { return };
+        let Some(_isolated) = isolated() else { return };
         let rig = Rig::up(&["db", "stranger"], workers);
         let (db, stranger) = (rig.pod("db"), rig.pod("stranger"));
         let _server = Server::start(&db, &[PORT], Services::Udp).unwrap();

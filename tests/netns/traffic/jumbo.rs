@@ -10,7 +10,7 @@ use palisade::limits::MTU_MAX;
 
 use crate::support::capture::Capture;
 use crate::support::{
-    PATIENCE, PORT, Rig, alone, alone_on_veth, assert_accounted, assert_pings, assert_udp, spec_of,
+    PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, isolated, isolated_on_veth, spec_of,
 };
 
 const MEGABYTES: u64 = 8 << 20;
@@ -42,7 +42,7 @@ fn narrow(rig: &Rig, pod: &Pod) {
 }
 
 fn bulk_crosses_intact(mtu: u32) {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig(&["client", "server"], mtu);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
@@ -80,7 +80,7 @@ fn tcp_udp_and_ping_cross_intact_at_the_largest_mtu() {
 
 #[test]
 fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = rig(&["large", "small"], 9000);
     let (large, small) = (rig.pod("large"), rig.pod("small"));
     narrow(&rig, &small);
@@ -104,7 +104,7 @@ fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
 
 #[test]
 fn routes_let_pods_send_large_packets_to_each_other_and_small_ones_elsewhere() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig(&["one", "two"], 9000);
     let one = rig.pod("one");
     let mtu = |to: IpAddr| output(&one, &format!("ip route get {to}")).contains("mtu 1500");
@@ -118,7 +118,7 @@ fn routes_let_pods_send_large_packets_to_each_other_and_small_ones_elsewhere() {
 
 #[test]
 fn pods_of_an_ordinary_lab_send_large_packets_to_each_other_and_none_too_large_to_the_outside() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let addresses = ["198.51.100.7", "2001:db8::7"].map(|address| address.parse().unwrap());
     let given = [("outside".parse().unwrap(), addresses.to_vec())].into();
     let rig = Rig::of(&LabSpec { given, ..LabSpec::of(&["client", "server", "outside"]).unwrap() }, "");

@@ -7,7 +7,7 @@ use palisade::lab::{POD_INTERFACE, Pod};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::packet_socket::PacketSocket;
-use crate::support::{Rig, alone, assert_accounted, eventually};
+use crate::support::{Rig, assert_accounted, eventually, isolated};
 
 const FRAMES: u64 = 5000;
 
@@ -51,7 +51,7 @@ fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
 
 #[test]
 fn frames_that_a_worker_is_too_slow_for_are_counted_once_and_never_less() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["one", "two"], 1);
     let (one, two) = (rig.pod("one"), rig.pod("two"));
     assert!(lost(&port(&rig, &one)) < KERNEL_FRAMES, "{:?}", port(&rig, &one));

@@ -2,11 +2,11 @@
 
 use palisade::lab::Pod;
 
-use crate::support::{Rig, alone, assert_accounted, assert_pings};
+use crate::support::{Rig, assert_accounted, assert_pings, isolated};
 
 #[test]
 fn of_250_pods_each_finds_another_also_after_its_port_has_been_idle() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let names: Vec<String> = (0..250).map(|pod| format!("pod{pod}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let rig = Rig::up(&names, 1);

@@ -9,7 +9,7 @@ use palisade::lab::{GATEWAY_V4, Pod};
 use palisade::net::icmp::v4::ECHO_REQUEST;
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 
-use crate::support::{PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, assert_pings, only_from};
+use crate::support::{PATIENCE, PORT, Rig, SILENCE, assert_accounted, assert_pings, isolated, only_from};
 
 /// Policy that isolates `app` for ingress and allows `from` on every protocol.
 fn everything_from(app: &str, from: &str) -> String {
@@ -18,7 +18,7 @@ fn everything_from(app: &str, from: &str) -> String {
 
 #[test]
 fn ping_passes_where_all_ports_are_open_and_not_where_one_is() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "friend", "stranger"], 1);
     let (db, friend, stranger) = (rig.pod("db"), rig.pod("friend"), rig.pod("stranger"));
     for address in db.addresses() {
@@ -65,7 +65,7 @@ fn round_trip(socket: &UdpSocket) -> Duration {
 #[test]
 fn a_worker_that_sleeps_wakes_for_the_first_packet() {
     const ROUNDS: usize = 500;
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["pod", "idle"], 1);
     let socket = echo_socket(&rig.pod("pod")).unwrap();
     round_trip(&socket);

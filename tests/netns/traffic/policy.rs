@@ -9,23 +9,23 @@ use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, SILENCE, alone, alone_on_veth, assert_accounted, assert_connects, assert_cut_off,
-    eventually, only_from,
+    INGRESS, PATIENCE, PORT, Rig, SILENCE, assert_accounted, assert_allowed, assert_denied, eventually,
+    isolated, isolated_on_veth, only_from,
 };
 
 #[test]
 fn a_denied_connection_times_out_and_is_counted_under_its_policy() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "friend", "stranger"], 1);
     let (db, friend, stranger) = (rig.pod("db"), rig.pod("friend"), rig.pod("stranger"));
     let _server = Server::start(&db, &[PORT], Services::Both).unwrap();
     for address in db.addresses() {
-        assert_connects(&stranger, address);
+        assert_allowed(&stranger, address);
     }
     rig.apply(&only_from("db", "friend"));
     for address in db.addresses() {
-        assert_connects(&friend, address);
-        assert_cut_off(&stranger, address);
+        assert_allowed(&friend, address);
+        assert_denied(&rig.switch, &stranger, address, INGRESS);
     }
     let counters = rig.counters();
     assert_accounted(&counters);
@@ -38,12 +38,12 @@ fn a_denied_connection_times_out_and_is_counted_under_its_policy() {
     assert!(said.iter().any(|origin| origin == "NetworkPolicy default/to-db ingress[0]"), "{said:?}");
     // The isolated pod opens connections and receives replies.
     let _server = Server::start(&stranger, &[PORT], Services::Tcp).unwrap();
-    assert_connects(&db, stranger.v4().into());
+    assert_allowed(&db, stranger.v4().into());
 }
 
 #[test]
 fn a_connection_survives_a_change_that_allows_it_and_ends_with_one_that_denies_it() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "friend", "stranger"], 1);
     let (db, friend) = (rig.pod("db"), rig.pod("friend"));
     let mut talk = Connection::open(&friend, &db);
@@ -65,7 +65,7 @@ fn a_connection_survives_a_change_that_allows_it_and_ends_with_one_that_denies_i
 
 #[test]
 fn where_connections_are_picked_up_one_that_was_denied_goes_on_when_it_is_allowed_again() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["db", "friend", "stranger"], 1, "[conntrack]\ntcp_pickup = true\n");
     let (db, friend) = (rig.pod("db"), rig.pod("friend"));
     let mut talk = Connection::open(&friend, &db);
@@ -83,7 +83,7 @@ fn where_connections_are_picked_up_one_that_was_denied_goes_on_when_it_is_allowe
 
 #[test]
 fn nothing_passes_before_tables_are_loaded_nor_after_they_are_unloaded() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "friend"], 1);
     let (db, friend) = (rig.pod("db"), rig.pod("friend"));
     let mut talk = Connection::open(&friend, &db);
@@ -95,7 +95,7 @@ fn nothing_passes_before_tables_are_loaded_nor_after_they_are_unloaded() {
 
 #[test]
 fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
-    let Some(_alone) = alone_on_veth() else { return };
+    let Some(_isolated) = isolated_on_veth() else { return };
     let rig = Rig::up(&["db", "node", "stranger"], 1);
     let (db, node, stranger) = (rig.pod("db"), rig.pod("node"), rig.pod("stranger"));
     rig.switch.detach(&node).unwrap();
@@ -104,20 +104,20 @@ fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
     let _server = Server::start(&db, &[PORT], Services::Tcp).unwrap();
     rig.apply(&only_from("db", "nobody"));
     for address in db.addresses() {
-        assert_connects(&node, address);
-        assert_cut_off(&stranger, address);
+        assert_allowed(&node, address);
+        assert_denied(&rig.switch, &stranger, address, INGRESS);
     }
     // Connections to the node are allowed as well: the pod is not isolated for egress.
     let _server = Server::start(&node, &[PORT], Services::Tcp).unwrap();
     for address in node.addresses() {
-        assert_connects(&db, address);
+        assert_allowed(&db, address);
     }
     assert_accounted(&rig.counters());
 }
 
 #[test]
 fn a_pod_that_sends_from_another_address_is_not_heard() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "liar"], 1);
     let (db, liar) = (rig.pod("db"), rig.pod("liar"));
     let _server = Server::start(&db, &[PORT], Services::Both).unwrap();

@@ -7,11 +7,11 @@ use std::process::Command;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_connects, eventually, only_from};
+use crate::support::{PATIENCE, PORT, Rig, assert_allowed, eventually, isolated, only_from};
 
 #[test]
 fn denied_connections_are_refused_at_once_and_denied_datagrams_answered_with_an_icmp_error() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "stranger", "server"], 1, "[policy]\ndenied = \"reject\"\n");
     let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
     let mut cut = Connection::open(&stranger, &server);
@@ -27,7 +27,7 @@ fn denied_connections_are_refused_at_once_and_denied_datagrams_answered_with_an_
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
         assert_eq!(tcp_connect(&stranger, address, PORT, PATIENCE).unwrap(), Outcome::Refused, "{address}");
-        assert_connects(&client, address);
+        assert_allowed(&client, address);
         let socket = stranger.run(|| {
             let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).unwrap();
@@ -58,7 +58,7 @@ fn denied_connections_are_refused_at_once_and_denied_datagrams_answered_with_an_
 
 #[test]
 fn answers_to_a_flood_of_denied_packets_are_limited() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["stranger", "server"], 1, "[policy]\ndenied = \"reject\"\n");
     rig.apply(&only_from("server", "nobody"));
     let (stranger, server) = (rig.pod("stranger"), rig.pod("server"));

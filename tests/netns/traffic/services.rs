@@ -11,7 +11,7 @@ use palisade::lab::{Lab, LabSpec, Pod, PodPorts};
 use palisade::net::flow::Protocol;
 use palisade::tables::{ServicePort, ServicePortName, ServiceTable, ServicesDiff};
 
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, only_from};
+use crate::support::{PATIENCE, PORT, Rig, assert_accounted, isolated, only_from};
 
 /// Port of the Service; its backends have [`PORT`].
 const SERVICE: u16 = 80;
@@ -57,7 +57,7 @@ fn table(pods: &[&Pod]) -> ServiceTable {
 
 #[test]
 fn connections_reach_the_backends_of_a_service_while_these_change() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig("");
     let [tap, veth, web_tap, web_veth] =
         ["client-tap", "client-veth", "web-tap", "web-veth"].map(|name| rig.pod(name));
@@ -122,7 +122,7 @@ fn connections_reach_the_backends_of_a_service_while_these_change() {
 
 #[test]
 fn a_connection_to_a_service_outlives_the_switch_and_its_backends_place() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let config = "[conntrack]\ntcp_pickup = false\n";
     let Rig { switch, mut lab } = rig(config);
     let [from, web, other] = ["client-veth", "web-veth", "web-tap"].map(|name| lab.pod(name).unwrap());

@@ -15,7 +15,9 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::support::capture::Capture;
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, eventually, only_from};
+use crate::support::{
+    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, eventually, isolated, only_from,
+};
 
 /// Ports of client and server: the client's higher, the client's lower, both from the ephemeral range.
 const PORT_PAIRS: [[u16; 2]; 4] = [[40_000, 80], [80, 40_000], [40_001, 50_051], [50_051, 40_001]];
@@ -38,7 +40,7 @@ fn connection(from: &Pod, to: &Pod, [client_port, server_port]: [u16; 2]) -> Con
 
 #[test]
 fn a_tightened_policy_cuts_running_connections_whatever_their_ports() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "friend", "stranger"], 1);
     let (db, stranger) = (rig.pod("db"), rig.pod("stranger"));
     let mut talks = PORT_PAIRS.map(|ports| connection(&stranger, &db, ports));
@@ -109,7 +111,7 @@ fn probe(from: &Pod, to: &Pod, flags: u8, dst_port: u16) -> u64 {
 #[test]
 fn segments_of_no_connection_never_arrive_and_tell_open_ports_from_closed_ones_by_nothing() {
     const CLOSED: u16 = PORT + 1;
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "friend", "stranger"], 1);
     let (db, friend, stranger) = (rig.pod("db"), rig.pod("friend"), rig.pod("stranger"));
     let _server = Server::start(&db, &[PORT], Services::Tcp).unwrap();
@@ -117,7 +119,7 @@ fn segments_of_no_connection_never_arrive_and_tell_open_ports_from_closed_ones_b
     let ends =
         [&db, &stranger].map(|pod| pod.run(|| Capture::on(POD_INTERFACE, Command::new("tcpdump"))).unwrap());
     // An allowed connection is the positive control of the captures.
-    assert_connects(&friend, db.v4().into());
+    assert_allowed(&friend, db.v4().into());
     let mut sent = 0;
     for flags in [Flags::ACK, Flags::ACK | Flags::FIN, Flags::ACK | 0x08, Flags::FIN, 0] {
         for port in [PORT, CLOSED] {

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, eventually};
+use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated};
 
 /// State of the only flow.
 fn state(rig: &Rig) -> String {
@@ -31,7 +31,7 @@ fn reset(socket: std::net::TcpStream) {
 
 #[test]
 fn a_connection_that_its_owner_resets_ends_its_flow_also_with_data_in_flight() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     for (by_client, bytes) in [(true, 0), (false, 0), (true, 4 << 20), (false, 4 << 20)] {
         let rig = Rig::up(&["client", "server"], 1);
         let mut talk = Connection::open(&rig.pod("client"), &rig.pod("server"));
@@ -108,7 +108,7 @@ impl Forger {
 
 #[test]
 fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connection() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server"], 1);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let forger = Forger::of(&client, &server);

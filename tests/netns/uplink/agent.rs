@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::node::{Cluster, Node, PATIENCE, eventually, node_address, pod_address};
 use super::{PORT, SILENCE, tcp_crosses};
 use crate::api_server::ApiServer;
-use crate::support::alone;
+use crate::support::isolated;
 
 /// Agent of a node.
 struct Agent(Child);
@@ -72,7 +72,7 @@ fn outage() -> Duration {
 
 #[test]
 fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_disturbs_no_flow() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut cluster = Cluster::up([&["front", "stranger", "locked"], &["web", "open"]], "");
     let server = ApiServer::start();
     put_objects(&server, &cluster);

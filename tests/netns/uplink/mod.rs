@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use self::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
-use crate::support::alone;
 use crate::support::capture::Capture;
+use crate::support::isolated;
 
 const PORT: u16 = 6379;
 /// Time without a reply that counts as silence: a retransmission of a SYN fits into it (1 s, RFC 6298).
@@ -64,7 +64,7 @@ fn policy(name: &str, app: &str, rules: &str) -> String {
 
 #[test]
 fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     // Policy: only `front` reaches `web`, and `locked` opens nothing but DNS.
     let ingress = policy("web", "web", "  ingress: [{from: [{podSelector: {matchLabels: {app: front}}}]}]\n");
     let egress = policy(
@@ -125,7 +125,7 @@ fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
 
 #[test]
 fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_leaks() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut cluster = Cluster::up([&["client"], &["server"]], &policy("none", "nobody", "  ingress: []\n"));
     cluster.start();
     let [one, two] = &mut cluster.nodes;
@@ -204,7 +204,7 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
 
 #[test]
 fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut cluster = Cluster::up([&["client"], &["server"]], &policy("none", "nobody", "  ingress: []\n"));
     cluster.start();
     let [one, two] = &mut cluster.nodes;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
 use super::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
 use super::{PORT, SILENCE, policy};
-use crate::support::alone;
+use crate::support::isolated;
 
 const NODE_PORT: u16 = 30_080;
 /// Port of the Service at its addresses.
@@ -109,7 +109,7 @@ fn udp_answers(client: &UdpSocket, server: &UdpSocket, by: SocketAddr) -> bool {
 
 #[test]
 fn a_host_outside_reaches_services_under_policy_and_the_node_keeps_its_other_ports() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let cluster = rig();
     let [outside, node] = &cluster.nodes;
     let (host, web) = (&outside.own, &node.pods[0]);
@@ -152,7 +152,7 @@ fn a_host_outside_reaches_services_under_policy_and_the_node_keeps_its_other_por
 
 #[test]
 fn a_host_outside_reaches_each_address_of_a_service_from_one_port() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let cluster = rig();
     let [outside, node] = &cluster.nodes;
     let host = &outside.own;
@@ -170,7 +170,7 @@ fn a_host_outside_reaches_each_address_of_a_service_from_one_port() {
 
 #[test]
 fn a_service_that_goes_returns_its_ports_to_the_kernel() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let cluster = rig();
     let [outside, node] = &cluster.nodes;
     let (host, web) = (&outside.own, &node.pods[0]);
@@ -198,7 +198,7 @@ fn a_service_that_goes_returns_its_ports_to_the_kernel() {
 
 #[test]
 fn connections_from_outside_outlive_the_switch() {
-    let Some(_alone) = alone() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut cluster = rig();
     let [outside, node] = &mut cluster.nodes;
     let host = &outside.own;

@@ -1,0 +1,76 @@
+//! Isolation of tests: each has a network, mounts and shared memory of its own, so that nothing that it does is visible
+//! to another one.
+
+use std::ffi::CStr;
+use std::thread;
+
+use palisade::lab::require_root;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use super::namespace::run;
+
+/// File systems of a test: type and place. The kernel's `sysfs` shows the interfaces of the network namespace in which
+/// it is mounted.
+const FILE_SYSTEMS: [(&CStr, &str); 4] =
+    [(c"tmpfs", "/run"), (c"sysfs", "/sys"), (c"bpf", "/sys/fs/bpf"), (c"tmpfs", "/dev/shm")];
+
+/// Test in namespaces of its own. A test that panics prints the command that repeats it.
+pub(crate) struct Isolated(());
+
+/// Moves the calling thread, and the threads and processes that it starts, to namespaces of their own. `None` if the
+/// run leaves out tests that need root.
+pub(crate) fn isolated() -> Option<Isolated> {
+    if !is_root() {
+        return None;
+    }
+    // SAFETY: the file descriptor table stays shared; only this thread changes its namespaces.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS) }.expect("root may make namespaces");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+    for (kind, place) in FILE_SYSTEMS {
+        mount(kind, place, kind, MountFlags::empty(), None)
+            .unwrap_or_else(|error| panic!("mount {place}: {error}"));
+    }
+    run("ip link set lo up");
+    Some(Isolated(()))
+}
+
+/// Like [`isolated`], for tests of the host ends of veth pairs; `None` too in a run on tap devices.
+pub(crate) fn isolated_on_veth() -> Option<Isolated> {
+    if on_taps() {
+        eprintln!("skipped on tap devices: a test of veth pairs");
+        return None;
+    }
+    isolated()
+}
+
+impl Drop for Isolated {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let name = std::env::var("NEXTEST_TEST_NAME").ok();
+            let name = name.or_else(|| thread::current().name().map(str::to_owned)).unwrap_or_default();
+            let kind = if on_taps() { "PALISADE_PORTS=tap " } else { "" };
+            eprintln!("repeat it alone, as root: {kind}cargo test --test netns -- --exact {name}");
+        }
+    }
+}
+
+/// Whether labs have tap devices (`PALISADE_PORTS=tap`).
+pub(crate) fn on_taps() -> bool {
+    std::env::var_os("PALISADE_PORTS").is_some_and(|ports| ports == "tap")
+}
+
+/// Kind of the labs' ports, as the command line names it.
+pub(crate) fn ports() -> &'static str {
+    if on_taps() { "tap" } else { "veth" }
+}
+
+/// Fails without root, unless `PALISADE_SKIP_NETNS=1` leaves these tests out.
+fn is_root() -> bool {
+    if std::env::var_os("PALISADE_SKIP_NETNS").is_some_and(|value| value == "1") {
+        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
+        return false;
+    }
+    require_root().expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
+    true
+}
