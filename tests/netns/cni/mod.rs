@@ -32,6 +32,9 @@ fn containers_reach_each_other_as_policy_says() {
     // The results: the pod's interface, and the node's end of a veth pair before it.
     assert_eq!(on_tap["interfaces"][0]["name"], "eth0");
     assert_eq!(on_tap["ips"][0]["interface"], 0);
+    // A pod is alone on its link: behind a subnet's address, plugins for host ports masquerade its neighbours.
+    let lengths = on_tap["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap());
+    assert!(lengths.clone().all(|ip| ip.ends_with("/32") || ip.ends_with("/128")), "{on_tap}");
     let host_end = on_veth["interfaces"][0]["name"].as_str().unwrap();
     assert_eq!(on_veth["interfaces"][1]["sandbox"], db.path());
     assert_eq!(on_veth["ips"][1]["interface"], 1);
