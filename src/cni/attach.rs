@@ -1,8 +1,10 @@
 //! Attachment of a container: ADD.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
 
 use super::config::{InterfaceKind, NetworkConfig};
 use super::detach::{OTHERS_BUDGET, Remover};
@@ -13,7 +15,7 @@ use super::record::{LOCK_PATIENCE, NodeRoutes, Part, Record, Records, mac_of, po
 use super::result::{CniResult, Interface, Ip};
 use crate::control::protocol::Status;
 use crate::control::{Client, ClientError};
-use crate::dataplane::{Backend, Bandwidth};
+use crate::dataplane::{Backend, Bandwidth, GATEWAY_V4, GATEWAY_V6};
 use crate::netlink::{self, NetworkNamespace, raise_host_end};
 use crate::tables::PodName;
 use crate::xdp::mtu_of_this_kernel;
@@ -22,10 +24,6 @@ use crate::xdp::mtu_of_this_kernel;
 const OUTSIDE_MTU: u32 = 1500;
 /// The node's end of the veth pair to the switch, where the configuration names none.
 const NODE_INTERFACE: &str = "palisade-node";
-/// IPv4 gateway of pods where the switch has no address.
-const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// IPv6 gateway of pods where the switch has no address.
-const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// Interval of questions whether the tables know a pod.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 

@@ -48,7 +48,9 @@ pub use self::core::{FlowTableReport, flow_state_is_final, flow_states};
 pub use api::DataplaneApi;
 pub use capture::Capture;
 pub use engine::{Dataplane, ShutdownMode};
-pub use fib::desired_state::{DesiredState, Gateway, Mac, NodeAttachment, PodAttachment, Route};
+pub use fib::desired_state::{
+    DesiredState, GATEWAY_V4, GATEWAY_V6, Gateway, Mac, NodeAttachment, PodAttachment, Route,
+};
 pub use flow_table::FlowTable;
 pub use open_port::DryRun;
 pub use path::{FlowPath, PathSide, PathSpan};

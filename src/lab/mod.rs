@@ -28,13 +28,14 @@ pub mod traffic;
 pub mod demo;
 pub mod live;
 
+pub use crate::dataplane::{GATEWAY_V4, GATEWAY_V6};
 pub use bridge::Bridge;
 pub use error::LabError;
 pub use journal::Journal;
 pub use manifests::manifests;
 pub use namespace::Namespace;
 pub use node::Node;
-pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan, PodPorts};
+pub use plan::{LabSpec, POD_INTERFACE, PodPlan, PodPorts};
 pub use pod::{Pod, PodChild};
 pub use process::Process;
 pub use switch::{Switch, SwitchSpec};

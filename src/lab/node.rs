@@ -6,12 +6,12 @@
 use std::io;
 use std::process::{Command, Output};
 
+use super::GATEWAY_V4;
 use super::LabError;
 use super::error::{Doing, write_setting};
 use super::host_ends::move_host_ends;
 use super::journal::Journal;
 use super::namespace::Namespace;
-use super::plan::GATEWAY_V4;
 use crate::dataplane::Mac;
 use crate::netlink::RouteSocket;
 

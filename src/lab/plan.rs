@@ -17,10 +17,6 @@ use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
 use crate::tables::PodName;
 use crate::xdp::mtu_of_this_kernel;
 
-/// IPv4 gateway of every pod.
-pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// IPv6 gateway of every pod.
-pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// Name of the interface inside a pod.
 pub const POD_INTERFACE: &str = "eth0";
 /// MTU of the pods' routes to the outside, bytes: that of an Ethernet.

@@ -12,7 +12,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::error::Doing;
-use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
 use crate::control::{Client, ClientError};
 use crate::dataplane::Backend;
@@ -244,8 +243,7 @@ fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
     let cores = cores(workers).doing(|| "learn which cores may be used".to_owned())?;
     let on_stop = if spec.stay_closed { "closed" } else { "detach" };
     let lab = format!(
-        "backend = \"{}\"\non_stop = \"{on_stop}\"\n[workers]\ncores = {cores:?}\n[control]\nsocket = \"{SOCKET}\"\n\
-         [gateway]\naddresses = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]\n",
+        "backend = \"{}\"\non_stop = \"{on_stop}\"\n[workers]\ncores = {cores:?}\n[control]\nsocket = \"{SOCKET}\"\n",
         spec.backend
     );
     let mut config = toml::Table::new();

@@ -7,10 +7,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::journal::Journal;
 use super::namespace::{Namespace, current};
-use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE, PodPorts};
+use super::plan::{POD_INTERFACE, PodPorts};
 use super::process::Process;
 use super::teardown::{Teardown, remove, require_root};
 use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan};
+use super::{GATEWAY_V4, GATEWAY_V6};
 use crate::netlink::{PodRoute, RouteSocket, Veth, configure_pod_interface, raise_host_end};
 use crate::tap::{TapDevice, TapSpec};
 

@@ -12,4 +12,5 @@ mod sentences;
 mod sizes;
 mod text;
 mod unsafe_code;
+mod waits;
 mod walks;

@@ -2,7 +2,7 @@
 //! publishes it as a whole.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::dataplane::Bandwidth;
@@ -73,6 +73,11 @@ impl DesiredState {
     }
 }
 
+/// IPv4 gateway of pods that are alone on their links.
+pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// IPv6 gateway of these pods.
+pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
 /// The switch as gateway of its pods.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -86,7 +91,8 @@ pub struct Gateway {
 impl Default for Gateway {
     fn default() -> Gateway {
         // A locally administered unicast address (IEEE 802c).
-        Gateway { mac: Mac([0x02, 0x50, 0x41, 0x4c, 0x00, 0x01]), addresses: Vec::new() }
+        let mac = Mac([0x02, 0x50, 0x41, 0x4c, 0x00, 0x01]);
+        Gateway { mac, addresses: vec![GATEWAY_V4.into(), GATEWAY_V6.into()] }
     }
 }
 

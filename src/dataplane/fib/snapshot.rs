@@ -2,6 +2,7 @@
 //! generation.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -22,6 +23,9 @@ use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{RouteTable, RuleOrigin};
 
+/// Source of the ICMP errors of a router without an address that may leave its link (RFC 7600, section 4.8).
+const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+
 /// A snapshot.
 #[derive(Clone)]
 pub(crate) struct Snapshot {
@@ -33,8 +37,10 @@ pub(crate) struct Snapshot {
     pub rejects: bool,
     /// Whether the bandwidth of a pod is limited.
     pub has_policers: bool,
-    /// Source address of the switch's ICMP errors.
+    /// Source address of the switch's ARP requests.
     pub gateway_v4: Option<Address>,
+    /// Source address of the switch's ICMP errors.
+    pub icmp_source_v4: Address,
     /// Source address of the switch's `ICMPv6` errors and solicitations.
     pub gateway_v6: Address,
     rules: Option<Arc<Rules>>,
@@ -138,6 +144,8 @@ impl Snapshot {
         let (routes, hops) = layout::routes(desired);
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
+        let leaves_its_link = |own: &&IpAddr| matches!(own, IpAddr::V4(v4) if !v4.is_link_local());
+        let icmp_source = desired.gateway.addresses.iter().find(leaves_its_link).copied();
         let ports_before = before.map(|before| &*before.ports);
         let mut ports = layout::ports(desired, open, ports_before);
         layout::set_attached_since(&mut ports, ports_before, generation, &restored_pods);
@@ -147,6 +155,7 @@ impl Snapshot {
             mac: desired.gateway.mac,
             rejects: desired.rejects,
             gateway_v4: gateway(true),
+            icmp_source_v4: pack(icmp_source.unwrap_or(DUMMY_ADDRESS.into())),
             gateway_v6: gateway(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
             services: ServiceFib::next(

@@ -196,8 +196,7 @@ pub(crate) enum IcmpError {
 
 /// Replaces a frame by an ICMP error about its packet. Returns whether it has: an ICMP error "MUST NOT be
 /// sent as the result of receiving: an ICMP error message, or a datagram destined to an IP broadcast or IP
-/// multicast address, or [...] a non-initial fragment" (RFC 1122 section 3.2.2), nor without an address of
-/// the switch to send from.
+/// multicast address, or [...] a non-initial fragment" (RFC 1122 section 3.2.2).
 pub(crate) fn icmp_error(
     umem: &Umem,
     frame: &mut Frame,
@@ -222,7 +221,6 @@ fn icmp_error_v4(
     snapshot: &Snapshot,
     icmp_error: IcmpError,
 ) -> bool {
-    let Some(gateway) = snapshot.gateway_v4 else { return false };
     let header_bytes = ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
     let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V4 - header_bytes);
     let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
@@ -234,7 +232,7 @@ fn icmp_error_v4(
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
-    ipv4::write(bytes, gateway as u32, packet.src as u32, Protocol::ICMP, payload_bytes, TTL);
+    ipv4::write(bytes, snapshot.icmp_source_v4 as u32, packet.src as u32, Protocol::ICMP, payload_bytes, TTL);
     let message = &mut bytes[ipv4::HEADER_BYTES..];
     let [high, low] = mtu.to_be_bytes();
     message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, code, 0, 0, 0, 0, high, low]);

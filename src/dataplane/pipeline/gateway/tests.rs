@@ -321,12 +321,18 @@ fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
 }
 
 #[test]
-fn errors_are_not_reported_about_errors_nor_without_an_address_to_report_from() {
+fn errors_are_reported_by_a_switch_without_an_address_and_never_about_errors() {
     let (src, dst) = (ip("10.0.0.2"), ip("10.0.0.3"));
     let error = Spec::new(src, dst, Transport::Icmp { kind: 3, code: 1, rest: [0; 4] }).bytes();
     assert!(!Bench::new(&error, whole_snapshot()).icmp_error(IcmpError::TimeExceeded));
     let packet = Spec::new(src, dst, Transport::Other(47)).bytes();
-    assert!(!Bench::new(&packet, snapshot(&[])).icmp_error(IcmpError::TimeExceeded));
+    for gateway in [&[][..], &["169.254.1.1", "fe80::1"]] {
+        let mut bench = Bench::new(&packet, snapshot(gateway));
+        assert!(bench.icmp_error(IcmpError::TimeExceeded));
+        frames::check(bench.bytes()).unwrap();
+        let source = unpack(Bench::new(bench.bytes(), whole_snapshot()).packet.src);
+        assert_eq!(source, ip("192.0.0.8"), "RFC 7600, section 4.8");
+    }
     let packet = Spec::new(ip("fd00::2"), ip("fd00::3"), Transport::Other(47)).bytes();
     assert!(
         Bench::new(&packet, snapshot(&[])).icmp_error(IcmpError::TimeExceeded),
