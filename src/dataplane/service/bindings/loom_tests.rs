@@ -6,6 +6,8 @@
 
 #[path = "cached_hop.rs"]
 mod cached_hop;
+#[path = "../../../mem/sequence_lock.rs"]
+mod sequence_lock;
 #[path = "slot.rs"]
 mod slot;
 
@@ -22,6 +24,8 @@ use crate::ids::Generation;
 /// Loom's versions of `super::parts`.
 mod parts {
     pub(super) use loom::sync::atomic::{AtomicU16, AtomicU64, fence};
+
+    pub(super) use super::sequence_lock::SequenceLock;
 }
 
 /// A slot with its tag.
