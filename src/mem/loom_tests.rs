@@ -4,21 +4,25 @@
 #![allow(dead_code)] // A model calls a part of the production code only.
 #![allow(clippy::duplicate_mod)] // The structures are compiled a second time, with loom's atomics.
 
+#[path = "holders.rs"]
+mod holders;
 #[path = "sequence_lock.rs"]
 mod sequence_lock;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use self::holders::Holders;
 use self::parts::AtomicU64;
 use self::sequence_lock::SequenceLock;
 
 /// Loom's versions of `super::parts`.
 mod parts {
-    pub(super) use loom::sync::atomic::{AtomicU64, fence};
+    pub(super) use loom::sync::atomic::{AtomicU64, AtomicUsize, fence};
 }
 
 /// Two words below a sequence lock. A write stores the same number in both and in the payload.
@@ -151,5 +155,81 @@ fn an_update_of_a_payload_has_no_effect_on_a_later_write() {
         assert_eq!(number, if written { 2 } else { 1 });
         assert!(written || updated == Some(1), "only an update keeps a writer away");
         assert_eq!(word >> 4, if updated == Some(number) { UPDATED } else { number });
+    });
+}
+
+/// Memory that holders share. Loom fails where a write or the reuse overlaps another access.
+struct Block {
+    holders: Holders,
+    words: UnsafeCell<()>,
+    given: UnsafeCell<()>,
+}
+
+impl Block {
+    /// Block with two holders.
+    fn of_two() -> Arc<Block> {
+        let block = Block { holders: Holders::one(), words: UnsafeCell::new(()), given: UnsafeCell::new(()) };
+        block.holders.add();
+        Arc::new(block)
+    }
+
+    fn read(&self) {
+        self.words.with(|_| ());
+    }
+
+    fn write(&self) {
+        self.words.with_mut(|_| ());
+    }
+
+    /// Removes a holder. The last one gives the block to a holder that writes it. Returns whether it was the last.
+    fn remove(&self) -> bool {
+        let is_last = self.holders.remove();
+        if is_last {
+            self.write();
+            self.given.with_mut(|_| ());
+        }
+        is_last
+    }
+}
+
+#[test]
+fn a_sole_holder_writes_after_the_reads_of_the_others() {
+    static WRITTEN: AtomicBool = AtomicBool::new(false);
+    explore(None, || {
+        let block = Block::of_two();
+        let writer = thread::spawn({
+            let block = block.clone();
+            move || {
+                if block.holders.is_one() {
+                    block.write();
+                    WRITTEN.store(true, Relaxed);
+                }
+                block.remove()
+            }
+        });
+        block.read();
+        let is_last = block.remove();
+        assert!(writer.join().unwrap() != is_last, "one holder is the last");
+    });
+    assert!(WRITTEN.load(Relaxed), "no order makes a holder the only one");
+}
+
+#[test]
+fn the_last_of_three_holders_gives_the_block_back_after_the_accesses_of_the_others() {
+    explore(None, || {
+        let block = Block::of_two();
+        block.holders.add();
+        let others = [0, 1].map(|_| {
+            let block = block.clone();
+            thread::spawn(move || {
+                block.read();
+                block.remove()
+            })
+        });
+        block.read();
+        let last = block.remove();
+        let last =
+            others.map(|other| other.join().unwrap()).map(u32::from).iter().sum::<u32>() + u32::from(last);
+        assert_eq!(last, 1);
     });
 }

@@ -2,6 +2,7 @@
 //! a sequence lock, prefetch and SIMD comparisons. It holds all unsafe code outside [`xdp`](crate::xdp).
 
 mod copy_on_write;
+mod holders;
 mod huge_array;
 mod mapped_file;
 mod pages;
