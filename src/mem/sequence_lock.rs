@@ -51,10 +51,19 @@ impl<const VERSION_BITS: u32> SequenceLock<VERSION_BITS> {
     /// false, and stores nothing, if another thread writes or changes the payload at the same time.
     #[inline]
     pub(crate) fn write(&self, payload: u64, write: impl FnOnce()) -> bool {
+        self.write_over(self.word(), payload, write)
+    }
+
+    /// The same, unless the protected words have been written since the version of `word` was read.
+    #[inline]
+    pub(crate) fn write_over(&self, word: u64, payload: u64, write: impl FnOnce()) -> bool {
         let before = self.word();
         let odd = before & !Self::VERSION | before.wrapping_add(1) & Self::VERSION;
         // Acquire: stores of the write before precede those of this one.
-        if before & 1 != 0 || self.0.compare_exchange(before, odd, Acquire, Relaxed).is_err() {
+        if (before ^ word) & Self::VERSION != 0
+            || before & 1 != 0
+            || self.0.compare_exchange(before, odd, Acquire, Relaxed).is_err()
+        {
             return false;
         }
         // A reader of a word that is stored below sees the odd version.

@@ -49,13 +49,13 @@ impl FirstFragmentTable {
     /// where none is free.
     pub(super) fn publish(&self, key: &Key, hash: u64, record: &FirstRecord, now_ms: u32) {
         let rank = |slot: &&Slot| match slot.read() {
-            Some((found, _, _)) if found == *key => u32::MAX,
-            Some((found, _, _)) if found == Key::default() => FRAGMENT_TIMEOUT_MS,
-            Some((_, _, at_ms)) => now_ms.wrapping_sub(at_ms).min(FRAGMENT_TIMEOUT_MS),
+            Some(found) if found.key == *key => u32::MAX,
+            Some(found) if found.key == Key::default() => FRAGMENT_TIMEOUT_MS,
+            Some(found) => now_ms.wrapping_sub(found.at_ms).min(FRAGMENT_TIMEOUT_MS),
             None => 0, // Another worker is writing there.
         };
         if let Some(slot) = self.probes(hash).max_by_key(rank)
-            && slot.write(key, record, now_ms)
+            && slot.write(slot.lock.word(), key, record, now_ms)
         {
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -63,40 +63,52 @@ impl FirstFragmentTable {
 
     /// The record of a datagram's first fragment, if another worker has published it.
     pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<FirstRecord> {
-        let (_, record, at_ms) =
-            self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
+        let found = self.probes(hash).filter_map(Slot::read).find(|found| found.key == *key)?;
         // The other worker may have read its clock later than this one.
-        let age = now_ms.wrapping_sub(at_ms) as i32;
-        (record.first != FirstVerdict::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(record)
+        let age = now_ms.wrapping_sub(found.at_ms) as i32;
+        let is_known = found.record.first != FirstVerdict::Unknown;
+        (is_known && age < FRAGMENT_TIMEOUT_MS as i32).then_some(found.record)
     }
 
     /// Removes a record: the datagram is complete, and its identification free for the next one.
     pub(super) fn remove(&self, key: &Key, hash: u64, now_ms: u32) {
-        let is_found = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
-        if let Some(slot) = self.probes(hash).find(is_found) {
-            // Another worker that is writing there writes about another datagram: this record is gone already.
-            slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, end_unit: 0 }, now_ms);
-        }
+        let found = |slot: &Slot| slot.read().filter(|found| found.key == *key).map(|found| found.word);
+        let Some((slot, word)) = self.probes(hash).find_map(|slot| Some((slot, found(slot)?))) else {
+            return;
+        };
+        // Another worker that writes there, or has written, does so about another datagram: this record is gone already.
+        slot.write(word, &Key::default(), &FirstRecord { first: FirstVerdict::Unknown, end_unit: 0 }, now_ms);
     }
 }
 
+/// Content of a slot.
+struct Found {
+    key: Key,
+    record: FirstRecord,
+    /// Time at which it was written.
+    at_ms: u32,
+    /// Word of the lock.
+    word: u64,
+}
+
 impl Slot {
-    fn read(&self) -> Option<(Key, FirstRecord, u32)> {
+    fn read(&self) -> Option<Found> {
         let read = || Some(self.words.each_ref().map(|word| word.load(Ordering::Relaxed)));
-        let (_, words) = self.lock.read(read)?;
+        let (word, words) = self.lock.read(read)?;
         let [key @ .., verdict, last] = words;
         let key = Key::from_words(key);
         let record = FirstRecord::unpack(&key, verdict, (last >> 32) as u32);
-        Some((key, record, last as u32))
+        Some(Found { key, record, at_ms: last as u32, word })
     }
 
-    /// Writes a record, unless another worker is writing there. Returns whether it did.
-    fn write(&self, key: &Key, record: &FirstRecord, now_ms: u32) -> bool {
+    /// Writes a record, unless another worker is writing there, or has written since this word of the lock was read.
+    /// Returns whether it did.
+    fn write(&self, word: u64, key: &Key, record: &FirstRecord, now_ms: u32) -> bool {
         let (verdict, generation) = record.pack(key);
-        let [first, second, third, fourth, word] = key.words();
+        let [first, second, third, fourth, fifth] = key.words();
         let words =
-            [first, second, third, fourth, word, verdict, u64::from(generation) << 32 | u64::from(now_ms)];
-        self.lock.write(0, || {
+            [first, second, third, fourth, fifth, verdict, u64::from(generation) << 32 | u64::from(now_ms)];
+        self.lock.write_over(word, 0, || {
             self.words.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
         })
     }

@@ -107,3 +107,20 @@ fn of_two_workers_that_publish_one_skips_or_replaces() {
         assert!((1..=2).contains(&table.version()));
     });
 }
+
+#[test]
+fn a_removal_leaves_the_record_of_another_datagram() {
+    explore(|| {
+        let table = Arc::new(FirstFragmentTable::new(2));
+        publish(&table, 1);
+        let remover = thread::spawn({
+            let table = table.clone();
+            move || table.remove(&key(1), 0, 0)
+        });
+        publish(&table, 2);
+        let is_published = table.version() == 2;
+        remover.join().unwrap();
+        assert_eq!(is_found(&table, 2), is_published);
+        assert!(!is_found(&table, 1));
+    });
+}

@@ -286,31 +286,37 @@ impl Slot {
         })
     }
 
-    /// Writes a binding and its tag, or nothing and no tag, unless another worker is writing there. Returns whether it has.
+    /// Writes a binding and its tag, unless another worker is writing there. Returns whether it has.
     pub(super) fn write(
         &self,
         addresses: &Addresses,
-        content: Option<&Content>,
+        Content { key, address, port }: &Content,
         now_ms: u32,
         revision: u16,
         owner: u64,
         tag: &AtomicU16,
     ) -> bool {
         self.meta.write(payload(now_ms, revision, owner), || {
-            if let Some(Content { key, address, port }) = content {
-                self.check.store(key.check(), Ordering::Relaxed);
-                self.last.store(key.word() | u64::from(*port) << PORT_SHIFT, Ordering::Relaxed);
-                self.address[0].store((address >> 64) as u64, Ordering::Relaxed);
-                self.address[1].store(*address as u64, Ordering::Relaxed);
-                if !key.key.is_v4() {
-                    let words = addresses.0.iter().zip(key.key.words());
-                    words.for_each(|(place, word)| place.store(word, Ordering::Relaxed));
-                }
-            } else {
-                self.last.store(0, Ordering::Relaxed);
+            self.check.store(key.check(), Ordering::Relaxed);
+            self.last.store(key.word() | u64::from(*port) << PORT_SHIFT, Ordering::Relaxed);
+            self.address[0].store((address >> 64) as u64, Ordering::Relaxed);
+            self.address[1].store(*address as u64, Ordering::Relaxed);
+            if !key.key.is_v4() {
+                let words = addresses.0.iter().zip(key.key.words());
+                words.for_each(|(place, word)| place.store(word, Ordering::Relaxed));
             }
             self.cached_hop.clear();
-            tag.store(content.map_or(0, |content| content.key.tag()), Ordering::Relaxed);
+            tag.store(key.tag(), Ordering::Relaxed);
+        })
+    }
+
+    /// Removes the binding that was read here, and its tag. Returns false, and does nothing, if another worker is writing
+    /// there, or has replaced the binding.
+    pub(super) fn remove(&self, binding: &Binding, tag: &AtomicU16) -> bool {
+        self.meta.write_over(binding.meta, 0, || {
+            self.last.store(0, Ordering::Relaxed);
+            self.cached_hop.clear();
+            tag.store(0, Ordering::Relaxed);
         })
     }
 
