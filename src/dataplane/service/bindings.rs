@@ -1,6 +1,6 @@
 //! Bindings of translated flows to their backends, shared by all workers, never locked.
 //!
-//! A set-associative table of fixed size. Each slot is one cache line and a seqlock: a writer makes the version odd,
+//! A set-associative table of fixed size. Each slot is one cache line and a sequence lock: a writer makes the version odd,
 //! writes, and makes it even again; a reader that sees an odd or a changed version has read nothing. Nobody waits: a writer
 //! that finds a slot in use skips it. The cached hop of a slot is no part of that: it names the version that it belongs to. A
 //! full set evicts a binding whose flow conntrack would evict too, or none.
