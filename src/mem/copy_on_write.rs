@@ -7,11 +7,11 @@ use std::io;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, madvise, munmap};
 
+use super::holders::Holders;
 use super::pages::{HUGE_PAGE_BYTES, map};
 
 /// Number of words in a [`SharedWords`].
@@ -26,7 +26,7 @@ pub(crate) struct SharedWords {
 
 #[repr(C, align(64))]
 struct Place {
-    holders: AtomicUsize,
+    holders: Holders,
     words: Words,
 }
 
@@ -50,8 +50,7 @@ impl SharedWords {
 
     /// Returns the words for writing, in a block that no clone shares.
     pub(crate) fn make_mut(&mut self) -> &mut [u32; SHARED_WORDS] {
-        // Acquire: the reads of an earlier holder happen before its release of the block.
-        if self.holders().load(Ordering::Acquire) != 1 {
+        if !self.holders().is_one() {
             let from: *const u32 = (**self).as_ptr();
             *self = SharedWords::with(|words| {
                 // SAFETY: both blocks have that many words, and the second has no other holder yet.
@@ -67,13 +66,13 @@ impl SharedWords {
         // SAFETY: the pool gives blocks that are mapped, aligned and without holders. Both parts are written
         // before anything reads them.
         unsafe {
-            (&raw mut (*place.as_ptr()).holders).write(AtomicUsize::new(1));
+            (&raw mut (*place.as_ptr()).holders).write(Holders::one());
             write((&raw mut (*place.as_ptr()).words.0).cast());
         }
         SharedWords { place }
     }
 
-    fn holders(&self) -> &AtomicUsize {
+    fn holders(&self) -> &Holders {
         // SAFETY: the block exists as long as it has a holder.
         unsafe { &self.place.as_ref().holders }
     }
@@ -91,16 +90,14 @@ impl Deref for SharedWords {
 
 impl Clone for SharedWords {
     fn clone(&self) -> SharedWords {
-        self.holders().fetch_add(1, Ordering::Relaxed);
+        self.holders().add();
         SharedWords { place: self.place }
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        if self.holders().fetch_sub(1, Ordering::Release) == 1 {
-            // Acquire: all accesses of the other holders happen before the block is reused.
-            fence(Ordering::Acquire);
+        if self.holders().remove() {
             pool().give(self.place);
         }
     }

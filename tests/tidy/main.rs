@@ -1,6 +1,6 @@
 //! Rules on the repository's own text: imports between folders, circles, sizes of files and folders, unsafe
-//! code, words that the packet path avoids, documents, the walks of the architecture, and beginnings of
-//! sentences. A rule has no list of exceptions: a place that breaks it fails its test.
+//! code, words that the packet path avoids, documents, the walks of the architecture, beginnings of
+//! sentences, and regression files of proptest. A rule has no list of exceptions: a place that breaks it fails its test.
 
 mod circles;
 mod documents;
@@ -8,6 +8,7 @@ mod imports;
 mod loom;
 mod modules;
 mod packet_path;
+mod regressions;
 mod sentences;
 mod sizes;
 mod text;

@@ -17,6 +17,7 @@ mod datagrams;
 mod first_fragment_table;
 mod first_verdict;
 mod fragment_info;
+mod parts;
 mod store;
 mod waiting;
 
@@ -25,5 +26,7 @@ pub(crate) use first_verdict::FirstVerdict;
 pub(crate) use fragment_info::FragmentInfo;
 pub(crate) use store::{Environment, Fragments, LaterVerdict};
 
+#[cfg(test)]
+mod loom_tests;
 #[cfg(test)]
 mod tests;

@@ -1,3 +1,5 @@
+mod first_fragment_table;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;

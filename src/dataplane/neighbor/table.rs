@@ -5,15 +5,15 @@
 //! and read it without order: a worker that reads late uses the earlier address for one more packet.
 //!
 //! An uplink has many neighbours, which the kernel resolves. The resolver alone writes them
-//! ([`super::resolver`]). Workers look an address up without a lock: each slot is a sequence lock, whose
-//! sequence number stands above the Ethernet address.
+//! ([`super::resolver`]). Workers look an address up without waiting: each slot has a sequence lock ([`super::slot`]).
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 
+use super::slot::Slot;
 use crate::dataplane::eventfd::EventFd;
 use crate::ids::PortId;
 use crate::limits::{NEIGHBORS_MAX, PORTS_MAX, SOLICITS_WAITING_MAX};
@@ -22,9 +22,6 @@ use crate::net::mac::Mac;
 
 /// Slots that an address may be in, one after the other.
 const PROBES: usize = 16;
-/// Bits of the Ethernet address in a slot's word. The others are the sequence number.
-const MAC_BITS: u32 = 48;
-const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
 
 /// Known Ethernet addresses. Zero is none.
 pub(crate) struct Neighbors {
@@ -75,55 +72,6 @@ impl SolicitQueue {
     }
 }
 
-/// A neighbour on an uplink. The alignment keeps it in one cache line.
-#[derive(Default)]
-#[repr(align(32))]
-struct Slot {
-    /// Sequence number and Ethernet address. Without an address the slot is free.
-    word: AtomicU64,
-    high: AtomicU64,
-    low: AtomicU64,
-    port: AtomicU32,
-    /// Whether a worker has looked the neighbour up since the last [`Neighbors::take_used`].
-    used: AtomicU32,
-}
-
-impl Slot {
-    /// The Ethernet address, if the slot has this neighbour.
-    #[inline]
-    fn read(&self, port: PortId, address: Address) -> Option<Mac> {
-        let word = self.word.load(Ordering::Acquire);
-        let same = word & MAC_MASK != 0
-            && self.low.load(Ordering::Relaxed) == address as u64
-            && self.high.load(Ordering::Relaxed) == (address >> 64) as u64
-            && self.port.load(Ordering::Relaxed) == u32::from(port.0);
-        fence(Ordering::Acquire);
-        // A different word means that another neighbour has taken the slot during the read.
-        (same && self.word.load(Ordering::Relaxed) == word).then(|| Mac::from_bits(word & MAC_MASK))
-    }
-
-    /// Stores a neighbour in the slot, by one thread at a time.
-    fn write(&self, port: PortId, address: Address, mac: Mac) {
-        self.clear();
-        fence(Ordering::Release);
-        self.low.store(address as u64, Ordering::Relaxed);
-        self.high.store((address >> 64) as u64, Ordering::Relaxed);
-        self.port.store(u32::from(port.0), Ordering::Relaxed);
-        self.used.store(0, Ordering::Relaxed);
-        let number = self.word.load(Ordering::Relaxed) & !MAC_MASK;
-        self.word.store(number | mac.to_bits(), Ordering::Release);
-    }
-
-    fn clear(&self) {
-        let number = (self.word.load(Ordering::Relaxed) >> MAC_BITS).wrapping_add(1) << MAC_BITS;
-        self.word.store(number, Ordering::Relaxed);
-    }
-
-    fn is_free(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & MAC_MASK == 0
-    }
-}
-
 impl Neighbors {
     pub(crate) fn new() -> Neighbors {
         Neighbors {
@@ -166,7 +114,7 @@ impl Neighbors {
     /// Forgets all neighbours on an uplink, by one thread at a time.
     pub(crate) fn forget_uplink(&self, port: PortId) {
         for slot in &self.uplinks {
-            if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
+            if slot.is_of(port) {
                 slot.clear();
             }
         }
@@ -177,9 +125,7 @@ impl Neighbors {
     pub(crate) fn uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| {
             let mac = slot.read(port, address)?;
-            if slot.used.load(Ordering::Relaxed) == 0 {
-                slot.used.store(1, Ordering::Relaxed);
-            }
+            slot.mark_used();
             Some(mac)
         })
     }
@@ -212,7 +158,7 @@ impl Neighbors {
     /// Whether a worker has looked the neighbour up since the last call.
     pub(crate) fn take_used(&self, port: PortId, address: Address) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
-        own.is_some_and(|slot| slot.used.swap(0, Ordering::Relaxed) != 0)
+        own.is_some_and(Slot::take_used)
     }
 
     #[inline]

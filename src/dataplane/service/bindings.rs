@@ -1,6 +1,6 @@
 //! Bindings of translated flows to their backends, shared by all workers, never locked.
 //!
-//! A set-associative table of fixed size. Each slot is one cache line and a seqlock: a writer makes the version odd,
+//! A set-associative table of fixed size. Each slot is one cache line and a sequence lock: a writer makes the version odd,
 //! writes, and makes it even again; a reader that sees an odd or a changed version has read nothing. Nobody waits: a writer
 //! that finds a slot in use skips it. The cached hop of a slot is no part of that: it names the version that it belongs to. A
 //! full set evicts a binding whose flow conntrack would evict too, or none.
@@ -281,7 +281,7 @@ impl Bindings {
             let same = self.find_by_tag(key).map(|binding| binding.slot);
             let slot = same.or_else(|| self.victim(key.hash, owner, now_ms, &class_of));
             let Some(slot) = slot else { return false };
-            if self.write(slot, Some(&content), now_ms, revision, owner) {
+            if self.write(slot, &content, now_ms, revision, owner) {
                 break;
             }
         }
@@ -291,19 +291,12 @@ impl Bindings {
 
     /// Removes a binding.
     pub(crate) fn remove(&self, key: &BindingKey) {
-        if let Some(Binding { slot, .. }) = self.find(key) {
-            self.write(slot, None, 0, 0, PortId(0));
+        if let Some(binding) = self.find(key) {
+            self.slots[binding.slot].remove(&binding, self.tag(binding.slot));
         }
     }
 
-    fn write(
-        &self,
-        slot: usize,
-        content: Option<&Content>,
-        now_ms: u32,
-        revision: u16,
-        owner: PortId,
-    ) -> bool {
+    fn write(&self, slot: usize, content: &Content, now_ms: u32, revision: u16, owner: PortId) -> bool {
         let owner = u64::from(owner.0);
         self.slots[slot].write(&self.addresses[slot], content, now_ms, revision, owner, self.tag(slot))
     }

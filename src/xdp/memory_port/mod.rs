@@ -4,7 +4,13 @@
 //! Its rules are the kernel's. A packet arrives only in a frame from the fill ring, and is lost and counted
 //! without one. A transmitted frame returns to the worker only by the completion ring.
 
+mod parts;
 mod ring;
+
+#[cfg(test)]
+mod loom_tests;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::iter;

@@ -1,25 +1,26 @@
 //! In-memory ring of frames with one producer and one consumer, neither of which waits.
 //!
 //! As in the kernel's rings (`Documentation/networking/af_xdp.rst`), a slot has a descriptor, the counts of
-//! producer and consumer are free-running, and each side publishes its count once for all frames of a call.
+//! producer and consumer are free-running, and each side publishes its count once for all frames of a call. `loom_tests.rs` explores
+//! the interleavings.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::limits::RING_SLOTS;
+use super::parts::{AtomicU32, AtomicU64, RING_SLOTS};
 
 const MASK: u32 = RING_SLOTS as u32 - 1;
 
 /// The ring. Its owners ensure one producer and one consumer at a time.
 pub(in crate::xdp) struct Ring {
     slots: Box<[AtomicU64]>,
-    produced: Count,
-    consumed: Count,
+    pub(super) produced: Count,
+    pub(super) consumed: Count,
 }
 
 /// A count in a cache line of its own, so that the two sides do not write to the same line.
 #[derive(Default)]
 #[repr(align(128))]
-struct Count(AtomicU32);
+pub(super) struct Count(pub(super) AtomicU32);
 
 impl Ring {
     pub(in crate::xdp) fn new() -> Ring {
@@ -65,40 +66,5 @@ impl Ring {
     /// Empties the ring. The caller ensures that neither side uses it.
     pub(in crate::xdp) fn clear(&self) {
         self.consumed.0.store(self.produced.0.load(Ordering::Acquire), Ordering::Release);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn descriptors_come_out_in_order_also_where_the_counts_run_over() {
-        let ring = Ring::new();
-        ring.produced.0.store(u32::MAX - 1, Ordering::Relaxed);
-        ring.consumed.0.store(u32::MAX - 1, Ordering::Relaxed);
-        ring.put([7, 6, 5, 4, 3].into_iter());
-        assert_eq!(ring.len(), 5);
-        let mut taken = Vec::new();
-        assert_eq!(ring.take(4, |descriptor| taken.push(descriptor)), 4);
-        assert_eq!(ring.take(4, |descriptor| taken.push(descriptor)), 1);
-        assert_eq!(ring.take(4, |descriptor| taken.push(descriptor)), 0);
-        assert_eq!(taken, [7, 6, 5, 4, 3]);
-    }
-
-    #[test]
-    fn a_cleared_ring_is_empty_and_holds_as_many_as_before() {
-        let ring = Ring::new();
-        ring.put([1, 2, 3].into_iter());
-        ring.clear();
-        ring.put(vec![4; RING_SLOTS].into_iter());
-        assert_eq!(ring.take(usize::MAX, |descriptor| assert_eq!(descriptor, 4)), RING_SLOTS);
-    }
-
-    #[test]
-    #[should_panic(expected = "more frames are lent than a ring has slots")]
-    fn a_full_ring_takes_no_more() {
-        let ring = Ring::new();
-        ring.put(vec![0; RING_SLOTS + 1].into_iter());
     }
 }

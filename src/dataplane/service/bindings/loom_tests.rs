@@ -6,6 +6,8 @@
 
 #[path = "cached_hop.rs"]
 mod cached_hop;
+#[path = "../../../mem/sequence_lock.rs"]
+mod sequence_lock;
 #[path = "slot.rs"]
 mod slot;
 
@@ -22,6 +24,8 @@ use crate::ids::Generation;
 /// Loom's versions of `super::parts`.
 mod parts {
     pub(super) use loom::sync::atomic::{AtomicU16, AtomicU64, fence};
+
+    pub(super) use super::sequence_lock::SequenceLock;
 }
 
 /// A slot with its tag.
@@ -51,11 +55,12 @@ impl Place {
         let half = u64::from(to);
         let address = u128::from(half) << 64 | u128::from(half);
         let content = Content { key: key(number), address, port: to };
-        self.slot.write(&self.addresses, Some(&content), 0, revision, half, &self.tag)
+        self.slot.write(&self.addresses, &content, 0, revision, half, &self.tag)
     }
 
-    fn remove(&self) -> bool {
-        self.slot.write(&self.addresses, None, 0, 0, 0, &self.tag)
+    /// Removes the binding of a key, if it is found.
+    fn remove(&self, number: u64) -> bool {
+        self.read(number).is_some_and(|found| self.slot.remove(&found, &self.tag))
     }
 
     fn read(&self, number: u64) -> Option<Binding> {
@@ -137,18 +142,17 @@ fn of_two_writers_one_skips_or_follows_and_the_tag_is_that_of_the_last() {
 }
 
 #[test]
-fn a_removal_and_a_binding_leave_one_of_both_with_its_tag() {
+fn a_removal_leaves_the_binding_that_has_replaced_the_removed_one() {
     explore(|| {
         let place = Arc::new(Place::with(1, 1));
-        let writer = thread::spawn({
+        let remover = thread::spawn({
             let place = place.clone();
-            move || place.write(2, 2, 0)
+            move || place.remove(1)
         });
-        let removed = place.remove();
-        let written = writer.join().unwrap();
-        let found = place.find(2);
+        let written = place.write(2, 2, 0);
+        let removed = remover.join().unwrap();
         assert!(place.find(1).is_none() && (removed || written));
-        assert!(found == Some(2) && written || found.is_none() && removed, "{removed} {written}");
+        assert_eq!(place.find(2), written.then_some(2), "{removed}");
         assert!(place.tag_agrees());
     });
 }

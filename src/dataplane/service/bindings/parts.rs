@@ -1,3 +1,5 @@
-//! Atomics that slots are built on. The loom tests replace them with loom's.
+//! Primitives that slots are built on. The loom tests replace them with loom's.
 
-pub(super) use std::sync::atomic::{AtomicU16, AtomicU64, fence};
+pub(super) use std::sync::atomic::{AtomicU16, AtomicU64};
+
+pub(super) use crate::mem::SequenceLock;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::cached_hop::CachedHop;
-use super::parts::{AtomicU16, AtomicU64, fence};
+use super::parts::{AtomicU16, AtomicU64, SequenceLock};
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
 use crate::net::address::Address;
@@ -92,7 +92,7 @@ pub(in super::super) struct Slot {
     last: AtomicU64,
     address: [AtomicU64; 2],
     pub(super) cached_hop: CachedHop,
-    pub(super) meta: AtomicU64,
+    pub(super) meta: SequenceLock<VERSION_BITS>,
 }
 
 /// Addresses of an IPv6 key, beside the slot. The check of an IPv4 key is its addresses.
@@ -120,9 +120,10 @@ const FROM_LOW: u64 = 1 << 59;
 /// Bits of the last word that identify a binding: all but the port.
 const IDENTITY: u64 = !(0xffff << PORT_SHIFT);
 
-/// Version of a slot, in the low bits of its meta word.
-const VERSION: u64 = 0xffff;
-const SECONDS_SHIFT: u32 = 16;
+/// Bits of the version of a slot, the low ones of its meta word.
+const VERSION_BITS: u32 = 16;
+const VERSION: u64 = SequenceLock::<VERSION_BITS>::VERSION;
+const SECONDS_SHIFT: u32 = VERSION_BITS;
 const SECONDS: u64 = 0xf_ffff;
 const REVISION_SHIFT: u32 = 36;
 const OWNER_SHIFT: u32 = 52;
@@ -163,7 +164,7 @@ impl Binding {
     /// Whether this port made the binding, and the binding was checked in this second, against this revision of the Services.
     #[inline(always)]
     pub(crate) fn is_checked(&self, now_ms: u32, revision: u16, port: PortId) -> bool {
-        (self.meta ^ meta(0, now_ms, revision, port.0.into())) & !VERSION == 0
+        (self.meta ^ payload(now_ms, revision, port.0.into())) & !VERSION == 0
     }
 
     /// Whether the binding was checked against this revision of the Services. A revision returns after 65,536 generations.
@@ -197,9 +198,9 @@ impl Held {
     }
 }
 
-fn meta(version: u64, now_ms: u32, revision: u16, owner: u64) -> u64 {
-    version & VERSION
-        | (u64::from(now_ms >> 10) & SECONDS) << SECONDS_SHIFT
+/// The meta word without a version.
+fn payload(now_ms: u32, revision: u16, owner: u64) -> u64 {
+    (u64::from(now_ms >> 10) & SECONDS) << SECONDS_SHIFT
         | u64::from(revision) << REVISION_SHIFT
         | (owner & OWNER) << OWNER_SHIFT
 }
@@ -219,7 +220,8 @@ impl Addresses {
 impl Slot {
     /// The slot in these words of memory.
     pub(in super::super) fn from_words([check, last, high, low, hop @ .., meta]: [u64; 8]) -> Slot {
-        let [check, last, high, low, meta] = [check, last, high, low, meta].map(AtomicU64::new);
+        let [check, last, high, low] = [check, last, high, low].map(AtomicU64::new);
+        let meta = SequenceLock::from_word(meta);
         Slot { check, last, address: [high, low], cached_hop: CachedHop::from_words(hop), meta }
     }
 
@@ -254,20 +256,16 @@ impl Slot {
         word: u64,
         is_its: impl FnOnce() -> bool,
     ) -> Option<Binding> {
-        let before = self.meta.load(Ordering::Acquire);
-        let last = self.last.load(Ordering::Relaxed);
-        let differences = (last & IDENTITY ^ word) | (self.check.load(Ordering::Relaxed) ^ check);
-        if differences != 0 || !is_its() {
-            return None;
-        }
-        let [high, low] = std::array::from_fn(|i| self.address[i].load(Ordering::Relaxed));
-        fence(Ordering::Acquire);
-        let after = self.meta.load(Ordering::Relaxed);
-        if (before ^ after) & VERSION != 0 || before & 1 != 0 {
-            return None;
-        }
-        let address = u128::from(high) << 64 | u128::from(low);
-        Some(Binding { address, port: (last >> PORT_SHIFT) as u16, slot, meta: after })
+        let (meta, (address, port)) = self.meta.read(|| {
+            let last = self.last.load(Ordering::Relaxed);
+            let differences = (last & IDENTITY ^ word) | (self.check.load(Ordering::Relaxed) ^ check);
+            if differences != 0 || !is_its() {
+                return None;
+            }
+            let [high, low] = self.address.each_ref().map(|half| u128::from(half.load(Ordering::Relaxed)));
+            Some((high << 64 | low, (last >> PORT_SHIFT) as u16))
+        })?;
+        Some(Binding { address, port, slot, meta })
     }
 
     /// The binding of the slot, whatever its key.
@@ -288,25 +286,17 @@ impl Slot {
         })
     }
 
-    /// Writes a binding and its tag, or nothing and no tag, unless another worker is writing there. Returns whether it has.
+    /// Writes a binding and its tag, unless another worker is writing there. Returns whether it has.
     pub(super) fn write(
         &self,
         addresses: &Addresses,
-        content: Option<&Content>,
+        Content { key, address, port }: &Content,
         now_ms: u32,
         revision: u16,
         owner: u64,
         tag: &AtomicU16,
     ) -> bool {
-        let before = self.meta.load(Ordering::Relaxed);
-        let odd = before & !VERSION | before.wrapping_add(1) & VERSION;
-        if before & 1 != 0
-            || self.meta.compare_exchange(before, odd, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            return false;
-        }
-        fence(Ordering::Release);
-        if let Some(Content { key, address, port }) = content {
+        self.meta.write(payload(now_ms, revision, owner), || {
             self.check.store(key.check(), Ordering::Relaxed);
             self.last.store(key.word() | u64::from(*port) << PORT_SHIFT, Ordering::Relaxed);
             self.address[0].store((address >> 64) as u64, Ordering::Relaxed);
@@ -315,30 +305,33 @@ impl Slot {
                 let words = addresses.0.iter().zip(key.key.words());
                 words.for_each(|(place, word)| place.store(word, Ordering::Relaxed));
             }
-        } else {
+            self.cached_hop.clear();
+            tag.store(key.tag(), Ordering::Relaxed);
+        })
+    }
+
+    /// Removes the binding that was read here, and its tag. Returns false, and does nothing, if another worker is writing
+    /// there, or has replaced the binding.
+    pub(super) fn remove(&self, binding: &Binding, tag: &AtomicU16) -> bool {
+        self.meta.write_over(binding.meta, 0, || {
             self.last.store(0, Ordering::Relaxed);
-        }
-        self.cached_hop.clear();
-        tag.store(content.map_or(0, |content| content.key.tag()), Ordering::Relaxed);
-        self.meta.store(meta(odd.wrapping_add(1), now_ms, revision, owner), Ordering::Release);
-        true
+            self.cached_hop.clear();
+            tag.store(0, Ordering::Relaxed);
+        })
     }
 
     /// Notes that the binding that was read here is used, and checked against `revision`. Returns false, and does nothing, if
     /// another worker has replaced the binding.
     #[inline]
     pub(super) fn refresh(&self, version: u16, now_ms: u32, revision: u16) -> bool {
-        let before = self.meta.load(Ordering::Relaxed);
-        let after = meta(before & VERSION, now_ms, revision, before >> OWNER_SHIFT);
-        before as u16 == version
-            && self.meta.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.meta.update(version.into(), |word| payload(now_ms, revision, word >> OWNER_SHIFT))
     }
 
     /// Empties a half-written slot, and ends hops of the process before, which had other numbers.
     pub(super) fn recover(&self) {
-        if self.meta.load(Ordering::Relaxed) & 1 != 0 {
+        if self.meta.word() & 1 != 0 {
             self.last.store(0, Ordering::Relaxed);
-            self.meta.store(0, Ordering::Relaxed);
+            self.meta.reset();
         }
         self.cached_hop.clear();
     }

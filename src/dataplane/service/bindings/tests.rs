@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::conntrack::Key;
+use crate::mem::SequenceLock;
 use crate::net::address::from_v4;
 
 /// Key of a client's port and a virtual address, over IPv4 or IPv6, in set `set`.
@@ -147,13 +148,14 @@ fn an_unused_binding_does_not_count_as_checked_when_its_revision_returns() {
 
 #[test]
 fn a_slot_that_was_left_half_written_is_empty_afterwards() {
-    let bindings = Bindings::new(1, false).unwrap();
+    let mut bindings = Bindings::new(1, false).unwrap();
     let (whole, torn) = (key(BindingKind::Forward, 1, 1), key(BindingKind::Forward, 2, 2));
     bind(&bindings, &whole, (1, 1), 0, 0);
     bind(&bindings, &torn, (2, 2), 0, 0);
     let slot = bindings.find(&torn).unwrap().slot;
     assert!(!bindings.awaits_services(5));
-    bindings.slots[slot].meta.fetch_add(1, Ordering::Relaxed);
+    let meta = bindings.slots[slot].meta.word();
+    bindings.slots[slot].meta = SequenceLock::from_word(meta + 1);
     assert_eq!(bindings.find(&torn), None, "a writer is there");
     bind(&bindings, &torn, (3, 3), 0, 0);
     let bindings = Bindings::of(bindings.slots, bindings.addresses);
