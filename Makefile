@@ -27,7 +27,7 @@ export PATH := $(PATH):$(KUBECTL)
 DEMO      := target/demo/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo kubectl build deb deb-package demo test test-fast test-sim test-loom test-netns lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo kubectl build deb deb-package demo test test-fast test-sim test-loom test-netns soak lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,12 @@ test-netns: PACKAGES += $(TESTERS)
 test-netns: setup ## Run the switch between network namespaces, as root
 	$(AS_ROOT) $(CARGO) test --locked --test netns
 	PALISADE_PORTS=tap $(AS_ROOT) $(CARGO) test --locked --test netns -- $(BOTH_KINDS)
+
+# A fraction is a trial: every part runs once at least.
+HOURS     ?= 8
+soak: PACKAGES += $(TESTERS)
+soak: setup ## Play random tests for HOURS=N, with root if there is any; the record: target/soak/record.jsonl
+	$(CARGO) test --locked --profile soak --test soak -- --hours $(HOURS)
 
 lint: setup ## Check formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check
