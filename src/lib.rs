@@ -17,6 +17,11 @@
 #[cfg(test)]
 extern crate self as palisade;
 
+#[cfg(test)]
+#[path = "../tests/common/random.rs"]
+#[allow(dead_code)] // Integration tests use the rest.
+mod random;
+
 pub mod ids;
 pub mod limits;
 pub mod net;

@@ -89,6 +89,9 @@ mod tests {
     use super::*;
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn bytes_are_compared_alike_by_one_instruction_and_one_by_one(
             bytes in prop::array::uniform16(0u8..4),
@@ -102,6 +105,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn a_word_is_found_alike_by_vectors_and_one_by_one(
             words in prop::array::uniform4(prop_oneof![0..5_u32, any::<u32>()]),

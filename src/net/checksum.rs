@@ -166,6 +166,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn zero_is_what_the_remainder_says(sum: u64, multiple in 0..=u64::MAX / 0xffff) {
             prop_assert_eq!(is_zero(sum), sum % 0xffff == 0);

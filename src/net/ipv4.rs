@@ -202,6 +202,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn a_ttl_is_decremented_with_its_checksum(mut header in prop::array::uniform20(any::<u8>()), ttl in 1u8..) {
             (header[0], header[8]) = (0x45, ttl);

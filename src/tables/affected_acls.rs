@@ -56,7 +56,7 @@ mod tests {
     use crate::tables::tests::arbitrary;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
+        #![proptest_config(crate::random::cases(40))]
 
         #[test]
         fn tables_that_are_not_affected_decide_as_before(

@@ -179,6 +179,9 @@ mod tests {
     use super::*;
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn holds_what_a_map_holds_but_for_what_found_its_bucket_full(
             size in 0..40_usize,

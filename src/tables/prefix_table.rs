@@ -302,7 +302,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
+        #![proptest_config(crate::random::cases(40))]
 
         #[test]
         fn finds_what_a_linear_scan_finds(

@@ -277,7 +277,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
+        #![proptest_config(crate::random::cases(100))]
 
         #[test]
         fn decides_what_a_look_at_every_span_decides(

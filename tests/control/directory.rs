@@ -16,6 +16,7 @@ use palisade::source::{PolicyDirectory, Reload};
 use palisade::tables::RuleTables;
 
 use crate::fixture::{FakeDataplane, Scratch, on_port, pod, pod_port, switch};
+use crate::random::{Random, histories};
 use crate::small_tables::small_tables;
 
 /// Longest wait for a reload.
@@ -358,59 +359,47 @@ fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_t
     assert_eq!(rig.running(), rig.compiled_afresh());
 }
 
-/// Pseudo-random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    fn of<'a>(&mut self, names: &[&'a str]) -> &'a str {
-        names[self.below(names.len() as u64) as usize]
-    }
-
-    fn manifest(&mut self) -> String {
-        let names = ["a", "b", "c", "d", "e"];
-        (0..=self.below(4))
-            .map(|_| {
-                let name = self.of(&names);
-                match self.below(3) {
-                    0 => closes(name),
-                    1 => a_pod(name),
-                    _ => a_pod(name).replace(&format!("app: {name}"), &format!("app: {}", self.of(&names))),
-                }
-            })
-            .collect()
-    }
+/// Objects of a file.
+fn manifest(random: &mut Random) -> String {
+    let names = ["a", "b", "c", "d", "e"];
+    (0..=random.below(4))
+        .map(|_| {
+            let name = random.pick(&names);
+            match random.below(3) {
+                0 => closes(name),
+                1 => a_pod(name),
+                _ => a_pod(name).replace(&format!("app: {name}"), &format!("app: {}", random.pick(&names))),
+            }
+        })
+        .collect()
 }
 
 #[test]
 fn after_any_edits_the_tables_are_those_of_a_compile_from_scratch() {
-    let seed = 0x9e37_79b9_7f4a_7c15;
-    println!("seed {seed:#x}");
-    let mut random = Random(seed);
+    for seed in histories("edits of a policy directory", 0..1, 1) {
+        edit_at_random(&mut Random(seed.number));
+    }
+}
+
+fn edit_at_random(random: &mut Random) {
     let mut rig = Rig::start(&[("keep.yaml", &a_pod("z"))]);
     fs::create_dir(rig.path("sub")).unwrap();
     rig.stays();
     let files = ["1.yaml", "2.yaml", "3.yaml", "sub/1.yaml", "sub/2.yaml"];
     let (mut loads, mut steps) = (0, 0);
-    while steps < 150 {
+    while steps < 30 {
         steps += 1;
         for _ in 0..=random.below(2) {
-            let path = rig.path(random.of(&files));
+            let path = rig.path(random.pick(&files));
             match random.below(6) {
                 0 => _ = fs::remove_file(path),
-                1 => _ = fs::rename(&path, rig.path(random.of(&files))),
+                1 => _ = fs::rename(&path, rig.path(random.pick(&files))),
                 2 => {
                     let beside = rig.path(".new");
-                    fs::write(&beside, random.manifest()).unwrap();
+                    fs::write(&beside, manifest(random)).unwrap();
                     fs::rename(beside, path).unwrap();
                 }
-                _ => fs::write(path, random.manifest()).unwrap(),
+                _ => fs::write(path, manifest(random)).unwrap(),
             }
         }
         // A forced reload answers also an edit without a change of meaning. Removed files leave a moment
@@ -427,6 +416,6 @@ fn after_any_edits_the_tables_are_those_of_a_compile_from_scratch() {
             }
         }
     }
-    assert!(loads > 50, "{loads} of {steps} edits meant something");
-    assert!(rig.switch.status().generation > Generation(50));
+    assert!(loads > 8, "{loads} of {steps} edits meant something");
+    assert!(rig.switch.status().generation > Generation(8));
 }

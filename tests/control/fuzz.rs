@@ -28,7 +28,7 @@ fn requests_are_obeyed_or_refused() {
             taken[request].one();
         }
     };
-    bolero::check!().with_iterations(1_000).with_type::<Vec<Edit>>().for_each(|edits| {
+    bolero::check!().with_iterations(400).with_type::<Vec<Edit>>().for_each(|edits| {
         let (switch, _) = prepared();
         for edit in edits {
             let body = edit.of(&seeds);

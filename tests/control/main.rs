@@ -25,6 +25,9 @@ mod ipfix_collector;
 mod metrics;
 mod packaging;
 mod protocol;
+#[path = "../common/random.rs"]
+#[allow(dead_code)] // Tests of policies and of conntrack use the rest.
+mod random;
 mod service_objects;
 mod services;
 #[path = "../common/small_tables.rs"]

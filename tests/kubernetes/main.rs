@@ -6,6 +6,9 @@ mod fixture;
 mod histories;
 mod hostile;
 mod kubectl;
+#[path = "../common/random.rs"]
+#[allow(dead_code)] // Other tests use the rest.
+mod random;
 mod real;
 mod real_server;
 mod recorded;

@@ -6,7 +6,8 @@ use palisade::source::kubernetes::Timing;
 use serde_json::{Value, json};
 
 use crate::fixture::{Agent, admin_policy, eventually, namespace, node, pod, policy, unenforced};
-use crate::histories::{Random, object};
+use crate::histories::object;
+use crate::random::Random;
 use crate::real_server::{AGENT, RealServer};
 use crate::tools::skipped;
 

@@ -15,6 +15,9 @@ mod ipfix_collector;
 #[path = "../common/open_vswitch.rs"]
 #[allow(dead_code)] // The benchmark uses the rest.
 mod open_vswitch;
+#[path = "../common/random.rs"]
+#[allow(dead_code)] // Other tests use the rest.
+mod random;
 mod support;
 #[path = "../common/tools.rs"]
 mod tools;

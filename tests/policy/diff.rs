@@ -86,11 +86,7 @@ fn addresses(pods: &BTreeMap<IpAddr, PodName>, judges: [&TableEvaluator; 2]) -> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(debug_assertions) { 60 } else { 1_000 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..crate::random::cases(25) })]
 
     #[test]
     fn a_flow_is_in_the_difference_exactly_if_its_verdict_changes(

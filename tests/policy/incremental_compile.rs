@@ -2,12 +2,12 @@
 //! packets, verdict and reason; the tables are evaluated through the classifier that followed the
 //! differences.
 //!
-//! `PALISADE_HISTORIES` sets the number of histories, `PALISADE_SEED` the seed. The seed is printed, and a
-//! failure is shrunk.
+//! `PALISADE_HISTORIES` sets the number of histories, `PALISADE_SEED` the seed of the first one. A failure is
+//! shrunk.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
@@ -18,10 +18,14 @@ use palisade::tables::{Classifier, Decision, PodName, RuleTables};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::test_runner::{TestCaseError, TestError, TestRunner};
+
+use crate::random::histories;
 
 /// Number of histories, unless the environment sets it.
-const HISTORIES: u32 = if cfg!(debug_assertions) { 500 } else { 10_000 };
+const HISTORIES: u64 = 60;
+/// Seeds that are always played.
+const SEEDS: Range<u64> = 0..30;
 /// Number of packets after each change.
 const PACKETS: usize = 24;
 
@@ -220,36 +224,23 @@ pub(crate) fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Vec<Pick>)>> 
     (start, later).prop_map(|(start, later)| std::iter::once(start).chain(later).collect())
 }
 
-fn seed() -> u64 {
-    let random = || u64::from(RandomState::new().hash_one(0_u8) as u32);
-    std::env::var("PALISADE_SEED")
-        .map_or_else(|_| random(), |text| text.parse().expect("PALISADE_SEED is a number"))
-}
-
 #[test]
 fn tables_and_reference_agree_after_every_change_of_random_histories() {
-    let histories = std::env::var("PALISADE_HISTORIES")
-        .map_or(HISTORIES, |text| text.parse().expect("PALISADE_HISTORIES is a number"));
-    let seed = seed();
-    eprintln!("{histories} histories, PALISADE_SEED={seed}");
-    let config = ProptestConfig {
-        cases: histories,
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        ..ProptestConfig::default()
-    };
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    match TestRunner::new_with_rng(config, rng).run(&history(), replay) {
-        Ok(()) => {}
-        Err(TestError::Fail(why, history)) => {
-            panic!(
-                "PALISADE_SEED={seed}: {why}\nafter: {:#?}",
-                history.iter().map(|(changes, _)| changes).collect::<Vec<_>>()
-            )
+    for seed in histories("policies", SEEDS, HISTORIES) {
+        let config = ProptestConfig {
+            cases: 1,
+            failure_persistence: None,
+            max_shrink_iters: 20_000,
+            ..ProptestConfig::default()
+        };
+        match TestRunner::new_with_rng(config, seed.rng()).run(&history(), replay) {
+            Ok(()) => {}
+            Err(TestError::Fail(why, history)) => {
+                let changes: Vec<_> = history.iter().map(|(changes, _)| changes).collect();
+                panic!("{why}\nafter: {changes:#?}")
+            }
+            Err(TestError::Abort(why)) => panic!("{why}"),
         }
-        Err(TestError::Abort(why)) => panic!("PALISADE_SEED={seed}: {why}"),
     }
 }
 

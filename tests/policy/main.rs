@@ -9,6 +9,9 @@ mod conformance;
 mod diff;
 mod incremental_compile;
 mod kubernetes_files;
+#[path = "../common/random.rs"]
+#[allow(dead_code)] // Other tests use the rest.
+mod random;
 mod render;
 mod service_validation;
 #[path = "../common/tools.rs"]

@@ -153,7 +153,7 @@ fn mutated() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..crate::random::cases(400) })]
 
     #[test]
     fn random_text_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {

@@ -156,7 +156,7 @@ fn among_few_ports_a_burst_after_a_long_quiet_while_the_worker_is_away_is_not_lo
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random::cases(16))]
 
     /// Checks random bytes at a random pace: each frame has one verdict, and every UMEM frame is accounted
     /// for.

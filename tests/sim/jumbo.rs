@@ -285,7 +285,7 @@ fn of_what_the_owner_does_not_take_in_time_no_packet_of_several_frames_goes_in_p
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..crate::random::cases(6) })]
     #[test]
     fn no_frame_is_lost_and_every_packet_has_one_verdict_whatever_the_sizes(
         packets in prop::collection::vec((0usize..PORTS, 0usize..3, 0usize..70_000, any::<bool>()), 1..60),

@@ -9,6 +9,9 @@
 mod frames;
 #[path = "../common/fuzz_input.rs"]
 mod fuzz_input;
+#[path = "../common/random.rs"]
+#[allow(dead_code)] // Tests of policies and of conntrack use the rest.
+mod random;
 mod rig;
 #[path = "../common/small_tables.rs"]
 mod small_tables;

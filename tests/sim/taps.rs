@@ -8,6 +8,7 @@ use palisade::net::virtio_net::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, Vi
 use proptest::prelude::*;
 
 use crate::frames::{self, Spec, Transport};
+use crate::random::{Random, histories};
 use crate::rig::{MTU, PODS, Rig, SMALL_MTU, Setting, UPLINK, addressed, outside_address, pod_address};
 
 const A: PortId = PortId(0);
@@ -327,13 +328,17 @@ fn a_port_of_the_wire_gets_no_larger_packets() {
     assert_eq!(collected(&rig, B).len(), 10);
 }
 
-/// Number of headers of the next test.
-fn headers() -> u64 {
-    std::env::var("PALISADE_HEADERS").map_or(20_000, |number| number.parse().expect("a number"))
-}
+/// Number of headers of a history.
+const HEADERS: u64 = 5_000;
 
 #[test]
 fn headers_of_a_stranger_have_one_verdict_each_and_lose_no_frame() {
+    for seed in histories("headers", 0..1, 1) {
+        inject_headers(&mut Random(seed.number));
+    }
+}
+
+fn inject_headers(random: &mut Random) {
     let mut rig = rig();
     let frames: Vec<Vec<u8>> = [B, SMALL, UPLINK]
         .into_iter()
@@ -345,29 +350,21 @@ fn headers_of_a_stranger_have_one_verdict_each_and_lose_no_frame() {
             [one, two, three, four].map(|spec| unfinished(A, &spec)).into_iter().chain(whole)
         })
         .collect();
-    // xorshift64 (Marsaglia 2003): any sequence serves.
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
     let near = |value: u16, random: u64| match random % 4 {
         0 => (random >> 8) as u16,
         _ => value.wrapping_add((random >> 8) as u16 % 5).wrapping_sub(2),
     };
-    for number in 0..headers() {
-        let frame = &frames[(random() % frames.len() as u64) as usize];
+    for number in 0..HEADERS {
+        let frame = &frames[(random.next() % frames.len() as u64) as usize];
         let is_v4 = frame[12] == 8;
         let is_tcp = frame[if is_v4 { 23 } else { 20 }] == 6;
         let header = VirtioNet {
-            flags: (random() % 4) as u8,
-            gso_type: [0, 1, 3, 4, 5, 0x81, 0x84, random() as u8][(random() % 8) as usize],
-            hdr_len: random() as u16,
-            gso_size: near([0, 40, 100, 1400][(random() % 4) as usize], random()),
-            csum_start: near(if is_v4 { 34 } else { 54 }, random()),
-            csum_offset: near(if is_tcp { 16 } else { 6 }, random()),
+            flags: (random.next() % 4) as u8,
+            gso_type: [0, 1, 3, 4, 5, 0x81, 0x84, random.next() as u8][(random.next() % 8) as usize],
+            hdr_len: random.next() as u16,
+            gso_size: near([0, 40, 100, 1400][(random.next() % 4) as usize], random.next()),
+            csum_start: near(if is_v4 { 34 } else { 54 }, random.next()),
+            csum_offset: near(if is_tcp { 16 } else { 6 }, random.next()),
         };
         inject(&rig, A, header, frame);
         rig.sim.step();
@@ -381,12 +378,15 @@ fn headers_of_a_stranger_have_one_verdict_each_and_lose_no_frame() {
     rig.check();
     let counters = rig.counters(A);
     assert!(
-        counters.forwarded > headers() / 100 && counters.drops["malformed"] > headers() / 100,
+        counters.forwarded > HEADERS / 100 && counters.drops["malformed"] > HEADERS / 100,
         "{counters:?}"
     );
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(40))]
+
     #[test]
     fn a_stream_arrives_as_it_was_sent_however_it_is_cut(
         sizes in prop::collection::vec(1usize..1440, 1..30),

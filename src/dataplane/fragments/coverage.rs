@@ -56,6 +56,9 @@ mod tests {
     use super::*;
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn coverage_agrees_with_a_set_of_units(
             parts in proptest::collection::vec((0_usize..8192, 1_usize..200), 1..40),

@@ -270,6 +270,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(60))]
+
         #[test]
         fn the_table_equals_a_map(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
             let neighbors = Neighbors::new();

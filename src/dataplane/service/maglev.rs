@@ -163,6 +163,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn the_table_is_that_of_the_paper_in_any_order(
             numbers in prop::collection::btree_set(0..10_000u32, 2..30),

@@ -242,6 +242,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn a_row_decides_as_the_rules_asked_one_by_one(rules in arbitrary_rules(), groups in prop::collection::vec(0..3_u32, 0..3)) {
             let groups: Vec<GroupId> = groups.into_iter().map(GroupId::at).collect();

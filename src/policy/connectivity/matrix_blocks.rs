@@ -79,6 +79,9 @@ mod tests {
     use super::*;
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn every_pair_that_is_not_void_is_in_exactly_one_rectangle(
             cells in prop::collection::vec(prop::collection::vec(0..3_u8, 5), 5),

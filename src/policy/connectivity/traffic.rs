@@ -222,6 +222,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn sets_hold_what_their_rows_allow(a in row(), b in row(), port in prop_oneof![0..210_u16, any::<u16>()]) {
             let (one, two) = (Traffic::allowed(&a), Traffic::allowed(&b));

@@ -47,6 +47,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn a_set_holds_and_overlaps_what_its_addresses_say(
             list in prop::collection::vec(prefix(), 0..6), asked in prefix(),

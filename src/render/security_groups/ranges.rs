@@ -192,6 +192,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         #[test]
         fn sets_are_those_of_a_naive_reading(a in nested(), b in nested()) {
             let [left, right] = [&a, &b].map(|set| Ranges::of(set));

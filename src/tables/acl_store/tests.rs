@@ -71,7 +71,7 @@ fn change_rows(acl: &mut Acl, changes: &BTreeMap<ClassId, Option<RowId>>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(crate::random::cases(60))]
 
     #[test]
     fn decides_what_the_rows_of_the_tables_decide_and_leaves_clones_alone(

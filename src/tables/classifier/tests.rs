@@ -58,7 +58,7 @@ fn agree(classifier: &Classifier, tables: &RuleTables, flows: &[FlowKey]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(crate::random::cases(30))]
 
     #[test]
     fn decides_what_the_document_says(
@@ -97,7 +97,7 @@ fn renamed(tables: &RuleTables, from: RowId, to: RowId) -> RuleTables {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(crate::random::cases(30))]
 
     #[test]
     fn changed_rows_reach_tables_that_inline_them(

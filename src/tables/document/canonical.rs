@@ -182,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
+        #![proptest_config(crate::random::cases(40))]
 
         #[test]
         fn tables_that_differ_in_numbers_come_out_equal(

@@ -185,7 +185,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
+        #![proptest_config(crate::random::cases(80))]
 
         #[test]
         fn says_of_a_change_what_a_check_of_everything_says(

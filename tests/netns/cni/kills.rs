@@ -12,14 +12,11 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::rig::{Container, Network};
+use crate::random::variable;
 use crate::support::{eventually, isolated};
 
 /// Places in each call, unless `PALISADE_KILLS` has another number.
 const PLACES: usize = 8;
-
-fn places() -> usize {
-    std::env::var("PALISADE_KILLS").map_or(PLACES, |text| text.parse().expect("PALISADE_KILLS is a number"))
-}
 
 /// End of a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,10 +76,14 @@ fn kill(network: &Network, verb: &str, container: &Container, config: &Value, (a
 /// Number of read(2), as /proc shows it.
 const READ: &str = if cfg!(target_arch = "x86_64") { "0" } else { "63" };
 
-/// Places to kill a call of so many system calls at, in equal distances.
+/// Places to kill a call of so many system calls at, in equal distances. `PALISADE_SEED` shifts them, so that runs take
+/// different ones.
 fn spread(calls: usize) -> impl Iterator<Item = usize> {
-    let places = places().min(calls);
-    (0..places).map(move |place| 1 + place * calls / places)
+    let places = variable("PALISADE_KILLS").unwrap_or(PLACES).min(calls);
+    let seed: u64 = variable("PALISADE_SEED").unwrap_or(0);
+    eprintln!("{places} kills of a call of {calls} system calls, PALISADE_SEED={seed}");
+    let shift = (seed % (calls / places) as u64) as usize;
+    (0..places).map(move |place| 1 + place * calls / places + shift)
 }
 
 /// GC by a runtime that knows no container of the network.

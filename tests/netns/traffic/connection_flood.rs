@@ -1,5 +1,6 @@
 //! Floods of SYNs from one pod: the connections of other pods are established and survive.
 
+use std::net::IpAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,25 +18,36 @@ use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_allowed, even
 
 /// Size of the flow table.
 const FLOWS: u64 = 4096;
-const SYNS_PER_S: f64 = 15_000.0;
-/// Fewest SYNs of a flood.
-const FLOOD_SYNS: u64 = 10_000;
+const FRAMES_PER_S: f64 = 15_000.0;
+/// Fewest frames of a flood.
+const FLOOD_FRAMES: u64 = 10_000;
 /// Longest duration of a flood, on a machine under load.
 const FLOOD_TIME_MAX: Duration = Duration::from_mins(3);
 
-/// Sends SYNs to the server's port of `to`, each from the next of 64,512 ports, until `stop`. Returns the
-/// number of sent frames.
-fn flood(from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
+/// Frames of a flood.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flood {
+    pub(super) kind: Kind,
+    pub(super) src: IpAddr,
+}
+
+impl Flood {
+    fn syns(from: &Pod) -> Flood {
+        Flood { kind: Kind::Tcp(Flags::SYN), src: from.addresses()[0] }
+    }
+}
+
+/// Sends frames to the server's port of `to`, each from the next of 64,512 ports, until `stop`. Returns their number.
+fn send(flood: Flood, from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
     let space = FlowSpace {
-        src: from.addresses()[0].into(),
+        src: flood.src.into(),
         dst: to.addresses()[0].into(),
         src_ports: 1024..=u16::MAX,
         dst_ports: PORT..=PORT,
     };
-    let kind = Kind::Tcp(Flags::SYN);
     let traffic = Traffic {
         flows: u32::from(u16::MAX) - 1023,
-        ..Traffic::new(kind, from.plan().mac, Gateway::default().mac, space)
+        ..Traffic::new(flood.kind, from.plan().mac, Gateway::default().mac, space)
     };
     let namespace = Some(from.namespace().path().to_str().unwrap().to_owned());
     let setup = Setup {
@@ -47,24 +59,29 @@ fn flood(from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
         cores: vec![],
     };
     let mut session = Session::open(&setup).unwrap();
-    session.trial(Rate::PerSecond(SYNS_PER_S), FLOOD_TIME_MAX, stop).unwrap().sent.frames
+    session.trial(Rate::PerSecond(FRAMES_PER_S), FLOOD_TIME_MAX, stop).unwrap().sent.frames
 }
 
 /// Repeats `work` beside a flood from one pod to another, until it returns `true` and the switch has received
-/// [`FLOOD_SYNS`]. Returns the number of sent frames.
-fn beside_a_flood(rig: &Rig, from: &Pod, to: &Pod, mut work: impl FnMut() -> bool) -> u64 {
+/// [`FLOOD_FRAMES`]. Returns the number of sent frames.
+pub(super) fn beside_a_flood(
+    rig: &Rig,
+    flood: Flood,
+    [from, to]: [&Pod; 2],
+    mut work: impl FnMut() -> bool,
+) -> u64 {
     let (stop, start) = (AtomicBool::new(false), Instant::now());
     let flooder = &from.plan().host_interface;
     let sent = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood(from, to, &stop));
+        let sender = scope.spawn(|| send(flood, from, to, &stop));
         let stop = StopWhenDropped(&stop);
-        while !work() || rig.counters().ports[flooder].received < FLOOD_SYNS {
+        while !work() || rig.counters().ports[flooder].received < FLOOD_FRAMES {
             assert!(start.elapsed() < FLOOD_TIME_MAX, "the flood does not arrive: {:?}", rig.counters());
         }
         drop(stop);
-        flood.join().unwrap()
+        sender.join().unwrap()
     });
-    eventually("every SYN is received, or lost before the switch and counted", || {
+    eventually("every frame is received, or lost before the switch and counted", || {
         let port = &rig.counters().ports[flooder];
         port.received + port.lost.values().sum::<u64>() >= sent
     });
@@ -83,7 +100,11 @@ impl Drop for StopWhenDropped<'_> {
 /// Starts a rig with a `flooder` that `db` cannot reply to: its connections stay half-open, and none is
 /// reset.
 fn deaf_rig(config: &str) -> Rig {
-    let rig = Rig::with(&["db", "client", "other", "flooder"], 1, config);
+    deaf(Rig::with(&["db", "client", "other", "flooder"], 1, config))
+}
+
+/// Takes from `db` the route to `flooder`.
+pub(super) fn deaf(rig: Rig) -> Rig {
     let flooder = rig.pod("flooder").v4();
     let db = rig.pod("db");
     let deaf = ["route", "add", "blackhole", &format!("{flooder}/32")].map(str::to_owned);
@@ -104,7 +125,7 @@ fn a_flood_of_syns_makes_room_for_the_others_connections_at_its_own_cost() {
     let mut talk = Connection::open(client, db);
     let _servers = [client, other].map(|pod| Server::start(pod, &[PORT], Services::Tcp).unwrap());
     let (mut words, mut connections) = (0, 0);
-    let sent = beside_a_flood(&rig, flooder, db, || {
+    let sent = beside_a_flood(&rig, Flood::syns(flooder), [flooder, db], || {
         assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
         words += 1;
         // Closed connections stay in the table for a while, so the test opens a limited number.
@@ -152,7 +173,7 @@ fn a_flood_fills_a_small_table_and_established_flows_stay() {
     let mut talk = Connection::open(client, db);
     let _server = Server::start(client, &[PORT], Services::Tcp).unwrap();
     let mut words = 0;
-    beside_a_flood(&rig, flooder, db, || {
+    beside_a_flood(&rig, Flood::syns(flooder), [flooder, db], || {
         if rig.counters().workers.values().any(|worker| worker.flows_evicted > 0) {
             assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
             words += 1;

@@ -2,6 +2,7 @@
 //! and drops.
 
 mod bandwidth;
+mod churn;
 mod connection_flood;
 mod forwarding;
 mod fragments;

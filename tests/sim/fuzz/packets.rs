@@ -25,7 +25,7 @@ enum Step {
 fn every_frame_has_one_verdict_and_none_is_lost_whatever_is_in_it() {
     let frames = seeds::frames();
     let forwarded = AtomicU64::new(0);
-    bolero::check!().with_iterations(100).with_type::<Vec<Step>>().for_each(|steps| {
+    bolero::check!().with_iterations(40).with_type::<Vec<Step>>().for_each(|steps| {
         // The rig checks after each step that verdicts add up and that no frame of the UMEM is missing.
         let mut rig = Rig::new(2, &Setting::open());
         let mut received = [0; PORTS];

@@ -425,7 +425,7 @@ fn a_change_of_the_layout_changes_its_number() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::random::cases(300))]
 
     /// Damage of any bytes leads to no flow that was not inserted, to exact counts, and to a usable table.
     #[test]

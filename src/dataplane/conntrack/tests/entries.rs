@@ -99,6 +99,9 @@ fn keys_v6() -> impl Strategy<Value = Key> {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     #[test]
     fn an_entry_over_ipv6_is_its_own_flow_alone_from_both_ends_and_whatever_becomes_of_it(
         key in keys_v6(),

@@ -24,6 +24,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(100))]
+
     /// The model is a hash map of each flow's state and the time of its last packet.
     #[test]
     fn the_table_is_a_map(steps in prop::collection::vec(step(), 0..400), workers in 1..4usize) {

@@ -82,7 +82,7 @@ fn verdict(snapshot: &Snapshot, from: u16, to: u16, protocol: Protocol, dst_port
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(crate::random::cases(20))]
 
     #[test]
     fn an_updated_snapshot_evaluates_as_a_fresh_one_and_current_evaluations_stay_right(
@@ -213,6 +213,9 @@ fn address(number: u8) -> IpAddr {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(128))]
+
     #[test]
     fn an_endpoint_is_the_same_if_its_pod_has_been_the_sole_owner_since_or_if_it_never_was_a_pod(
         turns in turns(),

@@ -377,6 +377,9 @@ fn the_short_cut_takes_what_it_is_for() {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut packet = Packet::default();

@@ -259,6 +259,9 @@ mod tests {
     }
 
     proptest! {
+
+        #![proptest_config(crate::random::cases(256))]
+
         /// Rewritten packets are those that a sender would have made, whatever ends change.
         #[test]
         fn checksums_are_those_of_a_packet_made_anew(

@@ -205,6 +205,9 @@ fn readers_never_see_half_of_a_binding() {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     /// A binding that is found is the last one of its key. Few keys in many sets are all found.
     #[test]
     fn bindings_agree_with_a_map(

@@ -87,6 +87,9 @@ fn naive_owner(table: &ServiceTable, of: IpAddr) -> Option<Owner> {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     /// Lookups after any changes agree with a walk over the document, and with a fresh layout.
     #[test]
     fn lookups_agree_with_the_document(

@@ -23,10 +23,8 @@ use crate::tables::{Classifier, Direction, RuleTables};
 use arbitrary::{change, object};
 use edits::{edit, edited, edited_pod, pod_edit};
 
-fn cases() -> ProptestConfig {
-    let cases =
-        if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 300 };
-    ProptestConfig { cases, max_shrink_iters: 20_000, ..ProptestConfig::default() }
+fn cases(number: u32) -> ProptestConfig {
+    ProptestConfig { max_shrink_iters: 20_000, ..crate::random::cases(number) }
 }
 
 fn options() -> impl Strategy<Value = Options> {
@@ -109,7 +107,7 @@ fn tables_decide_as_the_reference_evaluator(
 }
 
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn a_history_comes_to_what_a_compile_from_scratch_comes_to(
@@ -149,6 +147,10 @@ proptest! {
         compiler.apply_all(objects.into_keys().map(Change::Remove));
         has_nothing(&compiler)?;
     }
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
 
     #[test]
     fn the_order_of_objects_changes_nothing(

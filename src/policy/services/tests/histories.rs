@@ -167,7 +167,7 @@ fn patch(table: &mut ServiceTable, difference: ServicesDiff) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random::cases(200))]
 
     #[test]
     fn every_change_leads_to_the_table_of_the_naive_evaluator(

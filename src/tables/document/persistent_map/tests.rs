@@ -33,6 +33,9 @@ fn changed(
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     #[test]
     fn holds_and_tells_what_a_map_holds_and_a_clone_sees_no_later_change(
         first in btree_map(0..60_u32, 0..4_u8, 0..40),

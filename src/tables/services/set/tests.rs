@@ -115,6 +115,9 @@ fn arbitrary_diff() -> impl Strategy<Value = (BTreeMap<usize, (u8, u8)>, Vec<usi
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     /// A set that differences have changed equals one that is loaded at once, and rejects what a load rejects.
     #[test]
     fn differences_agree_with_a_load(diffs in prop::collection::vec(arbitrary_diff(), 1..20)) {

@@ -40,12 +40,12 @@ impl History {
     pub(super) fn new(seed: u64) -> History {
         let mut random = Random(seed.wrapping_mul(0xd134_2543_de82_ef95));
         let pickup = random.one_in(4);
-        let percent = random.of(&[20, 50, 100]);
+        let percent = random.pick(&[20, 50, 100]);
         let settings = ConntrackSettings { tcp_pickup: pickup, ..settings(SLOTS, percent) };
         // Few keys, for many events of each; or more than the table has slots.
-        let keys: Vec<Key> = (0..random.of(&[2, 7, 60])).map(random_key).collect();
+        let keys: Vec<Key> = (0..random.pick(&[2, 7, 60])).map(random_key).collect();
         History {
-            fixture: Fixture::new(&settings, random.of(&[1, 2, 3])),
+            fixture: Fixture::new(&settings, random.pick(&[1, 2, 3])),
             flows: vec![None; keys.len()],
             denied: vec![[false; 2]; keys.len()],
             start_ms: random.next() as u32,
@@ -82,7 +82,7 @@ impl History {
 
     /// Advances the time, and sometimes sweeps all flows.
     fn wait(&mut self) {
-        self.now_ms += self.random.of(&[1, 9_000, 11_000, 29_000, 61_000, 119_000, 301_000, 8_000_000]);
+        self.now_ms += self.random.pick(&[1, 9_000, 11_000, 29_000, 61_000, 119_000, 301_000, 8_000_000]);
         if self.random.one_in(2) {
             let now_ms = self.clock();
             for worker_state in &mut self.fixture.workers {
@@ -133,7 +133,7 @@ impl History {
                 self.flows[number] = None;
                 return;
             }
-            let hop = random.of(&[None, Some(7), Some(u16::MAX - 1)]);
+            let hop = random.pick(&[None, Some(7), Some(u16::MAX - 1)]);
             entry.mark_current(from_low, flow_word, Generation(self.generation), hop);
             (flow.policy_epoch[end], flow.hops[end]) = (self.generation, hop);
         }
@@ -150,7 +150,7 @@ impl History {
             }
             (flow.tcp(&drawn, side), outcome)
         } else {
-            let chunk = random.of(&[0, 1, 2, 6, 11, 14]);
+            let chunk = random.pick(&[0, 1, 2, 6, 11, 14]);
             let packet = Packet { flags: chunk, protocol: key.protocol(), ..Packet::default() };
             let before = entry.state();
             let (outcome, after) = before.advance(&packet, entry.sender(from_low) == Side::Initiator);
@@ -233,7 +233,7 @@ impl History {
         if self.denied[number][usize::from(from_low)] {
             return;
         }
-        flow.hops[usize::from(!from_low)] = random.of(&[None, Some(3)]);
+        flow.hops[usize::from(!from_low)] = random.pick(&[None, Some(3)]);
         let new = NewFlow {
             opened_by_low: from_low,
             pods: [true, false],
@@ -367,7 +367,7 @@ fn draw(random: &mut Random, sides: &[ModelSide; 2], side: usize) -> Sent {
     let start = if ours.has_sent { ours.sent } else { peer.expects.unwrap_or(0) };
     let near = random.below(200) as i64 - 100;
     let flags =
-        random.of(&[SYN, SYN | ACK, ACK, ACK, ACK, ACK, FIN | ACK, FIN | ACK, RST, RST | ACK, FIN, 0]);
+        random.pick(&[SYN, SYN | ACK, ACK, ACK, ACK, ACK, FIN | ACK, FIN | ACK, RST, RST | ACK, FIN, 0]);
     let sequence = match random.below(16) {
         0 => start + near,
         1 => peer.expects.unwrap_or(start),
@@ -389,8 +389,8 @@ fn draw(random: &mut Random, sides: &[ModelSide; 2], side: usize) -> Sent {
         flags,
         sequence,
         acknowledgement,
-        window: random.of(&[0, 1, 100, 1000, u16::MAX]),
-        bytes: random.of(&[0, 0, 1, 100, 1460]),
+        window: random.pick(&[0, 1, 100, 1000, u16::MAX]),
+        bytes: random.pick(&[0, 0, 1, 100, 1460]),
         scale: (flags & SYN != 0 && random.one_in(2)).then(|| random.below(15) as u8),
     }
 }

@@ -103,6 +103,9 @@ fn a_checksum_within_the_payload_is_finished() {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     #[test]
     fn no_header_makes_the_check_fail_or_believe_in_more_than_there_is(
         is_v4: bool,

@@ -118,6 +118,9 @@ fn without_frames_nothing_is_cut() {
 }
 
 proptest! {
+
+    #![proptest_config(crate::random::cases(256))]
+
     #[test]
     fn any_payload_is_cut_without_loss(
         is_v4: bool,
