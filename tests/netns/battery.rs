@@ -2,9 +2,6 @@
 //! target or the node's stack. Positive controls verify both captures: without a program every frame reaches
 //! the node's stack, and without a policy every denied frame reaches the target.
 
-mod build;
-mod kinds;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
@@ -14,24 +11,18 @@ use palisade::dataplane::Gateway;
 use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
 use palisade::netlink::Interface;
 
-use self::kinds::{DENIED, Fate, Ground, Kind, Station};
 use crate::describe::describe;
+use crate::hostile_frames::{self as kinds, DENIED, Fate, Ground, Kind, MARK, POLICY, Station};
 use crate::support::namespace::run;
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{PATIENCE, PORT, Rig, isolated, only_from};
 
-/// Start of a payload. A number follows that no other frame has.
-const MARK: [u8; 8] = *b"hostile!";
-/// Port that policy opens to nobody.
-const CLOSED_PORT: u16 = 22;
 /// Addresses of the node.
 const NODE_V4: &str = "192.0.2.77";
 const NODE_V6: &str = "2001:db8::77";
 /// Kind that the kernel drops before any capture (`skb_vlan_untag` of `net/core/skbuff.c`), with and without
 /// a program.
 const REFUSED_BY_THE_KERNEL: &str = "an 802.1Q tag cut short";
-/// Drop reason of the target's policy.
-const POLICY: &str = "policy-ingress";
 /// Drop reason of a fragment whose first one does not arrive in time.
 const FRAGMENT_TIMEOUT: &str = "fragment-timeout";
 /// Fewest kinds of a run.

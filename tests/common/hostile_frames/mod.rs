@@ -3,6 +3,7 @@
 #![allow(clippy::too_many_lines, clippy::type_complexity)] // The tables have one row for each kind and one column for each field.
 
 mod addresses;
+mod build;
 mod fragments;
 mod icmp;
 mod ipv4;
@@ -14,12 +15,19 @@ mod truncation;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::build::{
+use self::build::{
     ACK, FIN, ICMP, ICMPV6, IPV4, IPV6, PSH, RST, SCTP, SYN, Segment, TCP, UDP, V4, arp, checksum, ethernet,
     fragment_header, icmp, ipv6, octets, packet, sctp, udp,
 };
-use super::{CLOSED_PORT, MARK, POLICY};
-use crate::support::PORT;
+
+/// Start of a payload. A number follows that no other frame has.
+pub(crate) const MARK: [u8; 8] = *b"hostile!";
+/// Port that policy opens to the friend.
+pub(crate) const PORT: u16 = 6379;
+/// Port that policy opens to nobody.
+const CLOSED_PORT: u16 = 22;
+/// Drop reason of the target's policy.
+pub(crate) const POLICY: &str = "policy-ingress";
 
 /// Station: Ethernet address and IP addresses, IPv4 first.
 #[derive(Debug, Clone, Copy)]
