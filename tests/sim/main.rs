@@ -9,9 +9,13 @@
 mod frames;
 #[path = "../common/fuzz_input.rs"]
 mod fuzz_input;
+#[path = "../common/hostile_frames/mod.rs"]
+mod hostile_kinds;
 mod rig;
 #[path = "../common/small_tables.rs"]
 mod small_tables;
+
+use self::frames::checksum;
 
 mod allocations;
 mod backpressure;
@@ -21,6 +25,7 @@ mod connection_floods;
 mod explain;
 mod fuzz;
 mod handoff;
+mod hostile_frames;
 mod icmp;
 mod jumbo;
 mod packet_path;
