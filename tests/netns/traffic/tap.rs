@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
 
 use palisade::control::protocol::{PortRequest, PortState};
 use palisade::lab::traffic::{Server, Services, transfer};
@@ -11,11 +10,11 @@ use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
 
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_cut_off, assert_pings, assert_udp,
-    eventually, isolated, only_from,
+    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_pings, assert_udp, eventually, isolated,
+    only_from,
 };
 
-const MEGABYTES: u64 = 8 << 20;
+const MEGABYTES: u64 = 2 << 20;
 
 /// Lab of pods on tap devices, with an MTU that makes TCP send segments.
 fn spec(pods: &[&str]) -> LabSpec {
@@ -135,22 +134,6 @@ fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
     }
 }
 
-#[test]
-fn policy_holds_on_tap_devices() {
-    let Some(_isolated) = isolated() else { return };
-    let rig = rig(&["server", "friend", "stranger"]);
-    let (server, friend, stranger) = (rig.pod("server"), rig.pod("friend"), rig.pod("stranger"));
-    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
-    assert_allowed(&stranger, server.v4().into());
-    rig.apply(&only_from("server", "friend"));
-    for address in server.addresses() {
-        assert_allowed(&friend, address);
-        assert_cut_off(&stranger, address);
-    }
-    assert!(rig.drops()["policy-ingress"] > 0);
-    assert_accounted(&rig.counters());
-}
-
 /// Connection that writes a byte and reads it again.
 fn echo_works(connection: &mut TcpStream) -> bool {
     connection.write_all(b"x").is_ok() && connection.read_exact(&mut [0]).is_ok()
@@ -175,7 +158,7 @@ fn a_killed_switch_leaves_a_pod_without_a_carrier_and_the_next_one_continues_its
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let address = echo_server(&server);
     let mut connection = client.run(|| TcpStream::connect(address)).unwrap().unwrap();
-    connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(echo_works(&mut connection));
     let link = |pod: &Pod| output(pod, "ip -o link show eth0");
     let before = link(&client);
@@ -311,8 +294,8 @@ fn virtio_net_headers_of_a_hostile_pod_cost_its_own_packets_alone() {
         }
         sent
     };
-    let first = send(20_000);
-    assert!(first > 1000, "the kernel takes {first} headers");
+    let first = send(2000);
+    assert!(first > 100, "the kernel takes {first} headers");
     // Most are lost before the switch, as many as the sender is faster.
     eventually("the switch has decided on the packets", || {
         let drops = rig.drops();
