@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use palisade::control::protocol::{PortRequest, PortState};
@@ -97,6 +98,21 @@ fn segments_are_cut_for_a_veth_pair_and_cross_intact_both_ways() {
     assert!(tap.transmitted_on_wire > 2 * tap.transmitted, "segments are coalesced: {tap:?}");
 }
 
+/// Socket that sends a datagram as segments of a thousand bytes (`UDP_SEGMENT` of udp(7)).
+fn sender_of_segments(pod: &Pod, to: IpAddr) -> UdpSocket {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = pod.run(|| UdpSocket::bind((any, 0))).unwrap().unwrap();
+    socket.connect((to, PORT)).unwrap();
+    let bytes: libc::c_int = 1000;
+    // SAFETY: the option's value is one `int`, which outlives the call.
+    let done = unsafe {
+        let (value, len) = ((&raw const bytes).cast(), size_of_val(&bytes) as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, len)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    socket
+}
+
 #[test]
 fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
     let Some(_isolated) = isolated() else { return };
@@ -107,13 +123,8 @@ fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
             assert_pings(&from, address);
             let receiver = to.run(|| UdpSocket::bind(SocketAddr::new(address, PORT))).unwrap().unwrap();
             receiver.set_read_timeout(Some(PATIENCE)).unwrap();
-            let script = format!(
-                "import socket; s=socket.socket(socket.{}, socket.SOCK_DGRAM); s.setsockopt(17, 103, 1000);\
-                 [s.sendto(bytes([n]) * 10500, ('{address}', {PORT})) for n in range(6)]",
-                if address.is_ipv4() { "AF_INET" } else { "AF_INET6" }
-            );
-            let sent = from.output(Command::new("python3").args(["-c", &script])).unwrap();
-            assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+            let sender = sender_of_segments(&from, address);
+            (0..6).for_each(|n: u8| assert_eq!(sender.send(&[n; 10_500]).unwrap(), 10_500));
             let mut datagram = [0; 2000];
             for n in 0..6_u8 {
                 for segment in 0..11 {
