@@ -112,7 +112,8 @@ fn battery(workers: u16) {
         let mut arriving: Vec<Option<u16>> = kinds.iter().flat_map(Kind::delivered).collect();
         let heard = tap.hear(arriving.len(), PATIENCE);
         let mut numbers: Vec<Option<u16>> = heard.iter().map(|frame| kinds::number(frame)).collect();
-        (arriving.sort_unstable(), numbers.sort_unstable());
+        arriving.sort_unstable();
+        numbers.sort_unstable();
         if numbers != arriving {
             let name = attacker.name;
             wrong

@@ -68,20 +68,28 @@ fn ground(pod: usize) -> Ground {
     }
 }
 
-/// Desired state in which only the friend, unless it is `None`, may reach the target, or everything may without a
-/// policy.
-fn desired(policy: Option<Option<usize>>) -> DesiredState {
+/// Policies of a desired state.
+#[derive(Clone, Copy)]
+enum Policies {
+    /// No pod is isolated.
+    None,
+    /// The friend may reach the target, and nobody anybody else.
+    OfFriend,
+    /// Nobody may reach anybody.
+    OfNobody,
+}
+
+fn desired(policies: Policies) -> DesiredState {
     let name = |pod: usize| PodName::new("default", NAMES[pod]);
     let allowed = |friend: usize| Rule {
         peers: Some(station(friend).addresses.to_vec()),
         ..Rule::port(Protocol::TCP, PORT)
     };
-    let rules = |pod: usize| match policy {
-        None => PodRules::default(),
-        Some(friend) => {
-            let friend = friend.filter(|_| pod == TARGET);
-            PodRules { ingress: Some(friend.map(allowed).into_iter().collect()), egress: None }
-        }
+    let isolated = |allowed: Vec<Rule>| PodRules { ingress: Some(allowed), egress: None };
+    let rules = |pod: usize| match policies {
+        Policies::None => PodRules::default(),
+        Policies::OfFriend if pod == TARGET => isolated(vec![allowed(FRIEND)]),
+        Policies::OfFriend | Policies::OfNobody => isolated(vec![]),
     };
     let pods = (0..NAMES.len()).map(|pod| (name(pod), (station(pod).addresses.to_vec(), rules(pod))));
     let addresses: Vec<IpAddr> = (0..NAMES.len()).flat_map(|pod| station(pod).addresses).collect();
@@ -127,13 +135,13 @@ impl Switch {
         };
         let mut sim = Simulation::new(&settings).unwrap();
         let ports = NAMES.map(|_| sim.open_port(kind, None, 1500).unwrap()).into();
-        sim.publish(desired(Some(Some(FRIEND))));
+        sim.publish(desired(Policies::OfFriend));
         sim.step();
         Switch { sim, ports, arrived: vec![], sent: 0 }
     }
 
-    fn publish(&mut self, policy: Option<Option<usize>>) {
-        self.sim.publish(desired(policy));
+    fn publish(&mut self, policies: Policies) {
+        self.sim.publish(desired(policies));
         self.sim.step();
     }
 
@@ -143,7 +151,7 @@ impl Switch {
         assert!(peers[self.sent % peers.len()].inject(frame), "a frame is lost before the switch");
         self.sim.step();
         for (number, port) in self.ports.iter().enumerate() {
-            let frames = port.peers.iter().flat_map(|peer| peer.collect_with_headers());
+            let frames = port.peers.iter().flat_map(palisade::xdp::MemoryPeer::collect_with_headers);
             let frames: Vec<Vec<u8>> = frames.map(|(_, frame)| frame).collect();
             if number == TARGET {
                 self.arrived.extend(frames);
@@ -185,7 +193,8 @@ impl Switch {
             let arrived: Vec<Vec<u8>> = self.arrived.drain(..).collect();
             let mut numbers: Vec<_> = arrived.iter().map(|frame| kinds::number(frame)).collect();
             let mut delivered: Vec<_> = kind.delivered().collect();
-            (numbers.sort_unstable(), delivered.sort_unstable());
+            numbers.sort_unstable();
+            delivered.sort_unstable();
             if numbers != delivered {
                 let heard: Vec<String> = arrived.iter().map(|frame| describe(frame)).collect();
                 wrong.push(format!("{name}: the target hears {heard:?}, and not {delivered:?}"));
@@ -219,11 +228,11 @@ fn battery(workers: usize, kind: PortKind) {
     let own = of(FRIEND, kinds::about_a_connection, 7000);
     wrong.extend(switch.volley(FRIEND, &own));
     // A connection ends once policy no longer allows it.
-    switch.publish(Some(None));
+    switch.publish(Policies::OfNobody);
     let later = own.iter().filter(|kind| kind.name.contains(": an acknowledgement")).map(Kind::denied);
     wrong.extend(switch.volley(FRIEND, &later.collect::<Vec<_>>()));
     // Without a policy the denied frames arrive.
-    switch.publish(None);
+    switch.publish(Policies::None);
     for (pod, first) in [(FRIEND, 8000), (STRANGER, 28_000)] {
         let open: Vec<Kind> = of(pod, kinds::all, first).iter().filter_map(Kind::without_policy).collect();
         assert!(open.len() > 50, "{} kinds arrive without a policy", open.len());

@@ -10,7 +10,7 @@ use palisade::lab::traffic::{Server, Services};
 use super::rig_of;
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied, isolated,
+    EGRESS, INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied, isolated,
     isolated_on_veth, only_from,
 };
 
@@ -39,7 +39,16 @@ pub(super) fn denied_connection(ports: PodPorts) {
     let denies = "isolated for ingress by NetworkPolicy default/to-db; no rule matched";
     assert!(said.iter().any(|origin| origin == denies), "{said:?}");
     assert!(said.iter().any(|origin| origin == "NetworkPolicy default/to-db ingress[0]"), "{said:?}");
-    // The isolated pod opens connections and receives replies.
+    rig.apply(
+        "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-stranger, namespace: default}
+spec: {podSelector: {matchLabels: {app: stranger}}, policyTypes: [Egress]}
+",
+    );
+    assert_denied(&rig.switch, &stranger, db.v4().into(), EGRESS);
+    // An isolated pod opens connections and receives replies.
+    rig.apply(&only_from("db", "friend"));
     let _server = Server::start(&stranger, &[PORT], Services::Tcp).unwrap();
     assert_allowed(&db, stranger.v4().into());
 }
