@@ -10,6 +10,8 @@ mod browser;
 mod checksum;
 #[path = "../common/frames/describe.rs"]
 mod describe;
+#[path = "../common/hostile_frames/mod.rs"]
+mod hostile_frames;
 #[path = "../common/ipfix.rs"]
 mod ipfix_collector;
 #[path = "../common/open_vswitch.rs"]

@@ -9,12 +9,16 @@
 mod frames;
 #[path = "../common/fuzz_input.rs"]
 mod fuzz_input;
+#[path = "../common/hostile_frames/mod.rs"]
+mod hostile_kinds;
 #[path = "../common/random.rs"]
 #[allow(dead_code)] // Tests of policies and of conntrack use the rest.
 mod random;
 mod rig;
 #[path = "../common/small_tables.rs"]
 mod small_tables;
+
+use self::frames::checksum;
 
 mod allocations;
 mod backpressure;
@@ -24,6 +28,7 @@ mod connection_floods;
 mod explain;
 mod fuzz;
 mod handoff;
+mod hostile_frames;
 mod icmp;
 mod jumbo;
 mod packet_path;

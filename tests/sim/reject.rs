@@ -103,3 +103,24 @@ fn an_answer_to_a_packet_with_segments_is_a_packet_of_the_wire() {
         rig.wait(std::time::Duration::from_secs(2));
     }
 }
+
+#[test]
+fn answers_to_a_flood_of_denied_packets_are_limited_in_number_and_not_for_ever() {
+    let mut rig = rig(&[]);
+    for transport in [
+        Transport::Udp { ports: [1000, 53] },
+        Transport::Tcp { ports: [1000, 80], flags: 2, sequence: 7, acknowledgement: 0, window: 500 },
+    ] {
+        let spec = Spec::new(pod_address(0)[0], pod_address(1)[0], transport);
+        let frame = addressed(A, &spec).bytes();
+        let before = rig.counters(A);
+        let mut flood = |packets: usize| -> usize {
+            (0..packets).map(|_| rig.send_on(0, A, std::slice::from_ref(&frame)).len()).sum()
+        };
+        assert_eq!(flood(1300), 1100, "its own hundred, and all of the common thousand");
+        assert_eq!(rig.drops_since(A, &before), [("policy-egress".to_owned(), 1300)].into());
+        rig.wait(std::time::Duration::from_secs(2));
+        assert_eq!(rig.send_on(0, A, std::slice::from_ref(&frame)).len(), 1);
+        rig.wait(std::time::Duration::from_secs(2));
+    }
+}

@@ -20,10 +20,11 @@ const PSH: u8 = 8;
 
 /// Switch with pods A and B on tap ports.
 fn rig() -> Rig {
-    rig_with(&[A, B])
+    rig_with(&[A, B], &[A, B, UPLINK])
 }
 
-fn rig_with(taps: &[PortId]) -> Rig {
+/// Switch with tap ports, and with `receivers` that have frames to receive much into.
+fn rig_with(taps: &[PortId], receivers: &[PortId]) -> Rig {
     let settings = Settings {
         cores: vec![0],
         frames_per_worker: 8192,
@@ -33,7 +34,7 @@ fn rig_with(taps: &[PortId]) -> Rig {
     };
     let mut rig = Rig::open_with_taps(&settings, &Setting::open(), MTU, [1; PODS], taps);
     // Ports get more frames to receive into once they have received many.
-    for port in [A, B, UPLINK] {
+    for port in receivers.iter().copied() {
         (0..40).for_each(|_| drop(rig.send_on(0, port, &vec![vec![0; 60]; 32])));
     }
     rig
@@ -319,7 +320,7 @@ fn flows_that_interleave_are_merged_apart() {
 
 #[test]
 fn a_port_of_the_wire_gets_no_larger_packets() {
-    let mut rig = rig_with(&[]);
+    let mut rig = rig_with(&[], &[UPLINK]);
     let segments = stream(0, &[1000; 10]);
     for spec in &segments {
         assert!(rig.ports[UPLINK.index()].peers[0].inject(&addressed(UPLINK, spec).bytes()));
@@ -392,7 +393,7 @@ proptest! {
         sizes in prop::collection::vec(1usize..1440, 1..30),
         v6 in 0usize..2,
     ) {
-        let mut rig = rig();
+        let mut rig = rig_with(&[A, B], &[UPLINK]);
         let out = arrived(&mut rig, UPLINK, &stream(v6, &sizes));
         let payload: Vec<u8> = out.iter().flat_map(|(payload, _)| payload.clone()).collect();
         prop_assert!(payload == bytes(sizes.iter().sum()));
@@ -408,7 +409,7 @@ proptest! {
         len in 0usize..5000,
         is_unfinished: bool,
     ) {
-        let mut rig = rig();
+        let mut rig = rig_with(&[A, B], &[]);
         let to = if to == 3 { UPLINK } else { PortId(to) };
         let spec = if is_tcp { tcp(v6, to, 1, ACK, &bytes(len)) } else { udp(v6, to, &bytes(len)) };
         let frame = if is_unfinished { unfinished(A, &spec) } else { addressed(A, &spec).bytes() };

@@ -2,7 +2,7 @@
 
 mod build;
 mod check;
-mod checksum;
+pub(crate) mod checksum;
 mod describe;
 
 pub(crate) use self::build::*;

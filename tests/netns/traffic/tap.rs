@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::time::Duration;
 
 use palisade::control::protocol::{PortRequest, PortState};
 use palisade::lab::traffic::{Server, Services, transfer};
@@ -11,11 +11,11 @@ use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
 
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_cut_off, assert_pings, assert_udp,
-    eventually, isolated, only_from,
+    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_pings, assert_udp, eventually, isolated,
+    only_from,
 };
 
-const MEGABYTES: u64 = 8 << 20;
+const MEGABYTES: u64 = 2 << 20;
 
 /// Lab of pods on tap devices, with an MTU that makes TCP send segments.
 fn spec(pods: &[&str]) -> LabSpec {
@@ -98,6 +98,21 @@ fn segments_are_cut_for_a_veth_pair_and_cross_intact_both_ways() {
     assert!(tap.transmitted_on_wire > 2 * tap.transmitted, "segments are coalesced: {tap:?}");
 }
 
+/// Socket that sends a datagram as segments of a thousand bytes (`UDP_SEGMENT` of udp(7)).
+fn sender_of_segments(pod: &Pod, to: IpAddr) -> UdpSocket {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = pod.run(|| UdpSocket::bind((any, 0))).unwrap().unwrap();
+    socket.connect((to, PORT)).unwrap();
+    let bytes: libc::c_int = 1000;
+    // SAFETY: the option's value is one `int`, which outlives the call.
+    let done = unsafe {
+        let (value, len) = ((&raw const bytes).cast(), size_of_val(&bytes) as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, len)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    socket
+}
+
 #[test]
 fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
     let Some(_isolated) = isolated() else { return };
@@ -108,13 +123,8 @@ fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
             assert_pings(&from, address);
             let receiver = to.run(|| UdpSocket::bind(SocketAddr::new(address, PORT))).unwrap().unwrap();
             receiver.set_read_timeout(Some(PATIENCE)).unwrap();
-            let script = format!(
-                "import socket; s=socket.socket(socket.{}, socket.SOCK_DGRAM); s.setsockopt(17, 103, 1000);\
-                 [s.sendto(bytes([n]) * 10500, ('{address}', {PORT})) for n in range(6)]",
-                if address.is_ipv4() { "AF_INET" } else { "AF_INET6" }
-            );
-            let sent = from.output(Command::new("python3").args(["-c", &script])).unwrap();
-            assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+            let sender = sender_of_segments(&from, address);
+            (0..6).for_each(|n: u8| assert_eq!(sender.send(&[n; 10_500]).unwrap(), 10_500));
             let mut datagram = [0; 2000];
             for n in 0..6_u8 {
                 for segment in 0..11 {
@@ -133,22 +143,6 @@ fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
         assert!(port.received < 60, "segments of UDP come whole: {port:?}");
         assert_accounted(&rig.counters());
     }
-}
-
-#[test]
-fn policy_holds_on_tap_devices() {
-    let Some(_isolated) = isolated() else { return };
-    let rig = rig(&["server", "friend", "stranger"]);
-    let (server, friend, stranger) = (rig.pod("server"), rig.pod("friend"), rig.pod("stranger"));
-    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
-    assert_allowed(&stranger, server.v4().into());
-    rig.apply(&only_from("server", "friend"));
-    for address in server.addresses() {
-        assert_allowed(&friend, address);
-        assert_cut_off(&stranger, address);
-    }
-    assert!(rig.drops()["policy-ingress"] > 0);
-    assert_accounted(&rig.counters());
 }
 
 /// Connection that writes a byte and reads it again.
@@ -175,7 +169,7 @@ fn a_killed_switch_leaves_a_pod_without_a_carrier_and_the_next_one_continues_its
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let address = echo_server(&server);
     let mut connection = client.run(|| TcpStream::connect(address)).unwrap().unwrap();
-    connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(echo_works(&mut connection));
     let link = |pod: &Pod| output(pod, "ip -o link show eth0");
     let before = link(&client);
@@ -311,8 +305,8 @@ fn virtio_net_headers_of_a_hostile_pod_cost_its_own_packets_alone() {
         }
         sent
     };
-    let first = send(20_000);
-    assert!(first > 1000, "the kernel takes {first} headers");
+    let first = send(2000);
+    assert!(first > 100, "the kernel takes {first} headers");
     // Most are lost before the switch, as many as the sender is faster.
     eventually("the switch has decided on the packets", || {
         let drops = rig.drops();

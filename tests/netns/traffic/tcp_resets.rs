@@ -1,11 +1,11 @@
 //! TCP resets between kernel stacks: the owner's reset ends the flow, a forged one does not.
 
-use std::io::Write;
-use std::net::Ipv4Addr;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use palisade::lab::Pod;
+use palisade::lab::{Pod, PodPorts};
 use palisade::net::checksum::pseudo_header_of;
 use palisade::net::flow::Protocol;
 use rustix::net::{
@@ -13,12 +13,14 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
+use super::rig_of;
 use crate::support::connection::Connection;
 use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated};
 
-/// State of the only flow.
-fn state(rig: &Rig) -> String {
-    let flows = rig.flows(10);
+/// State of the flow of a connection.
+fn state(rig: &Rig, talk: SocketAddr) -> String {
+    let mut flows = rig.flows(10);
+    flows.retain(|flow| flow.key.src_port == talk.port());
     assert_eq!(flows.len(), 1, "{flows:?}");
     flows[0].state.to_string()
 }
@@ -32,20 +34,25 @@ fn reset(socket: std::net::TcpStream) {
 #[test]
 fn a_connection_that_its_owner_resets_ends_its_flow_also_with_data_in_flight() {
     let Some(_isolated) = isolated() else { return };
+    owner_resets(PodPorts::Veth);
+}
+
+pub(super) fn owner_resets(ports: PodPorts) {
+    let rig = rig_of(ports, &["client", "server"], 1, "");
     for (by_client, bytes) in [(true, 0), (false, 0), (true, 4 << 20), (false, 4 << 20)] {
-        let rig = Rig::up(&["client", "server"], 1);
         let mut talk = Connection::open(&rig.pod("client"), &rig.pod("server"));
         assert!(talk.goes_on(PATIENCE));
-        assert_eq!(state(&rig), "established");
+        let of = talk.client.local_addr().unwrap();
+        assert_eq!(state(&rig, of), "established");
         let Connection { client, server } = talk;
         let (mut closes, _stays) = if by_client { (client, server) } else { (server, client) };
         // The other end reads nothing: sent data is unacknowledged, and unsent data exceeds its window.
         closes.set_nonblocking(true).unwrap();
         let _ = closes.write(&vec![7; bytes]);
         reset(closes);
-        eventually("the flow is reset", || state(&rig) == "reset");
-        assert_accounted(&rig.counters());
+        eventually("the flow is reset", || state(&rig, of) == "reset");
     }
+    assert_accounted(&rig.counters());
 }
 
 /// Raw socket that receives copies of a pod's segments, and sends forged segments from its address.
@@ -113,6 +120,7 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let forger = Forger::of(&client, &server);
     let mut talk = Connection::open(&client, &server);
+    let of = talk.client.local_addr().unwrap();
     assert!(talk.goes_on(PATIENCE));
     let drops = |reason: &str| rig.drops().get(reason).copied().unwrap_or(0);
     let sent = |rig: &Rig| rig.flows(10)[0].packets;
@@ -124,7 +132,7 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     forger.reset(&heard, heard.acknowledgement.wrapping_add(500), true);
     eventually("the reset has passed", || sent(&rig) > before);
     assert!(talk.goes_on(PATIENCE));
-    assert_eq!(state(&rig), "established");
+    assert_eq!(state(&rig, of), "established");
 
     let heard = forger.heard();
     forger.reset(&heard, heard.acknowledgement.wrapping_add(1 << 30), true);
@@ -132,13 +140,14 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     forger.reset(&heard, heard.acknowledgement, false);
     eventually("one with a wrong checksum is dropped", || drops("bad-checksum") == 1);
     assert!(talk.goes_on(PATIENCE));
-    assert_eq!(state(&rig), "established");
+    assert_eq!(state(&rig, of), "established");
 
     // The exact reset is the positive control of the forgery.
     let heard = forger.heard();
     forger.reset(&heard, heard.acknowledgement, true);
-    eventually("the exact one ends the flow", || state(&rig) == "reset");
-    assert!(!talk.goes_on(PATIENCE));
+    eventually("the exact one ends the flow", || state(&rig, of) == "reset");
+    let ended = talk.server.read(&mut [0; 16]).map_err(|error| error.kind());
+    assert_eq!(ended, Err(ErrorKind::ConnectionReset));
     assert_accounted(&rig.counters());
     assert_eq!(rig.drops().into_keys().collect::<Vec<_>>(), ["bad-checksum", "invalid-state"]);
     assert_eq!(rig.flows(10)[0].key.dst_port, PORT);

@@ -3,7 +3,7 @@
 mod namespace;
 mod packets;
 mod program;
-mod throughput;
+mod runs;
 mod uplink;
 mod wire;
 
@@ -19,11 +19,13 @@ use palisade::xdp::{PortQueue, Program, Umem, XdpError};
 
 use self::namespace::Pod;
 use self::packets::{RawSocket, datagram, frame};
+use self::runs::Runs;
 use self::wire::{End, Wire, attach, open};
+use crate::support::eventually;
 use crate::support::namespace::{in_namespace, run};
 
 const PATIENCE: Duration = Duration::from_mins(1);
-const SILENCE: Duration = Duration::from_millis(300);
+
 /// Polls the wire until `done`; fails after a long wait.
 fn turn_until(wire: &mut Wire, mut done: impl FnMut(&Wire) -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -181,13 +183,15 @@ fn flood(pod: &Pod, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Writes into every free frame, and expects the same bytes there after a while in which pods send.
-fn expect_left_alone(wire: &mut Wire, pods_send: impl FnOnce()) {
+/// Writes into every free frame, and expects the same bytes there after the programs of `interfaces` have run `frames`
+/// times, on frames that pods send.
+fn expect_left_alone(wire: &mut Wire, interfaces: &[&'static str], frames: u64, pods_send: impl FnOnce()) {
     for (number, frame) in wire.free.iter_mut().enumerate() {
         wire.umem.write(frame, &packets::frame(number as u32, 1500)).unwrap();
     }
+    let runs: Vec<Runs> = interfaces.iter().map(|interface| Runs::of(interface)).collect();
     pods_send();
-    std::thread::sleep(SILENCE);
+    eventually("frames come to closed ports", || runs.iter().all(|runs| runs.count() >= frames));
     for (number, frame) in wire.free.iter().enumerate() {
         assert!(wire.umem.data(frame) == packets::frame(number as u32, 1500), "frame {number} is written to");
     }
@@ -209,7 +213,7 @@ fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_al
         assert_eq!(wire.accounted(), wire.umem.frames_total());
         let other = wire.ends[0].queue.lent();
         assert_eq!(wire.free.len() + other, wire.umem.frames_total());
-        expect_left_alone(&mut wire, || {}); // Both pods keep sending.
+        expect_left_alone(&mut wire, &[a.host, b.host], 1000, || {}); // Both pods keep sending.
 
         wire.close(0);
         assert_eq!((wire.free.len(), wire.umem.frames_lent()), (wire.umem.frames_total(), 0));
@@ -243,7 +247,7 @@ fn a_closed_port_leaves_its_frames_alone_while_somebody_else_has_its_socket() {
         wire.turn();
         assert!(wire.ends[0].queue.lent() > 32, "it has frames to receive into");
         wire.close(0);
-        expect_left_alone(&mut wire, || {
+        expect_left_alone(&mut wire, &[a.host], 32, || {
             let sender = a.enter(|| {
                 let socket = RawSocket::open("eth0", PATIENCE);
                 (0..32).for_each(|number| assert!(socket.send(&frame(number, 60))));

@@ -50,15 +50,6 @@ impl Pod {
         run(&format!("nsenter --net=/proc/{}/ns/net {line}", self.keeper.id()));
     }
 
-    /// Prepares a system command in the pod.
-    pub(crate) fn command(&self, line: &str) -> Command {
-        let mut words = line.split_whitespace();
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.keeper.id()));
-        command.arg(words.next().unwrap()).args(words);
-        command
-    }
-
     /// Runs `work` on a thread in the pod.
     pub(crate) fn enter<T: Send + 'static>(
         &self,

@@ -54,10 +54,20 @@ impl RawSocket {
 
     /// Receives the next frame of the test's own ethertype; `None` after the wait.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+        self.receive_with(0)
+    }
+
+    /// Takes the next frame of the test's own ethertype that has come.
+    pub(crate) fn try_receive(&self) -> Option<Vec<u8>> {
+        self.receive_with(libc::MSG_DONTWAIT)
+    }
+
+    fn receive_with(&self, flags: libc::c_int) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 1 << 17];
         loop {
             // SAFETY: the buffer outlives the call and is as long as said.
-            let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let got =
+                unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
             let length = usize::try_from(got).ok()?;
             if is_ours(&buffer[..length]) {
                 buffer.truncate(length);

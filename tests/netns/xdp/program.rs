@@ -11,18 +11,33 @@ use palisade::xdp::{Program, Umem};
 
 use super::namespace::Pod;
 use super::packets::{RawSocket, frame};
+use super::runs::Runs;
 use super::wire::{Wire, attach, open};
-use super::{PATIENCE, SILENCE, expect_across};
+use super::{PATIENCE, expect_across};
+use crate::support::eventually;
 use crate::support::namespace::{in_namespace, output, run};
 
-/// Tells whether a frame from the pod reaches the node's own stack on the host end.
-fn reaches_the_host(pod: &Pod) -> bool {
-    let seen = RawSocket::open(pod.host, SILENCE);
+/// Asserts that a frame from the pod reaches the node's own stack on the host end.
+fn assert_reaches_the_host(pod: &Pod) {
+    let seen = RawSocket::open(pod.host, PATIENCE);
     pod.enter(|| assert!(RawSocket::open("eth0", PATIENCE).send(&frame(1, 100)))).join().unwrap();
-    seen.receive().is_some()
+    assert!(seen.receive().is_some(), "the host's stack sees the pod's frame");
 }
 
-fn program_id(host: &str) -> Option<u32> {
+/// Asserts that the program on the host end drops frames from the pod.
+fn assert_dropped_at_the_host(pod: &Pod) {
+    const FRAMES: u32 = 16;
+    let (seen, runs) = (RawSocket::open(pod.host, PATIENCE), Runs::of(pod.host));
+    let send = || {
+        let socket = RawSocket::open("eth0", PATIENCE);
+        (0..FRAMES).for_each(|number| assert!(socket.send(&frame(number, 100))));
+    };
+    pod.enter(send).join().unwrap();
+    eventually("the program runs on each frame", || runs.count() >= u64::from(FRAMES));
+    assert_eq!(seen.try_receive(), None, "the host's stack sees the pod's frame");
+}
+
+pub(super) fn program_id(host: &str) -> Option<u32> {
     let link = output(&format!("ip -details link show dev {host}"));
     let (_, after) = link.split_once("prog/xdp id ")?;
     after.split_whitespace().next()?.parse().ok()
@@ -48,7 +63,7 @@ fn a_killed_switch_leaves_its_port_closed_and_the_next_one_takes_over() {
     in_namespace(|| {
         let a = Pod::new("sw0", 1, 1);
         let b = Pod::new("sw1", 2, 1);
-        assert!(reaches_the_host(&a), "without a program the host's stack sees the pod's frames");
+        assert_reaches_the_host(&a);
 
         let mut switch = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "xdp::program::switch_to_be_killed", "--nocapture"])
@@ -57,13 +72,13 @@ fn a_killed_switch_leaves_its_port_closed_and_the_next_one_takes_over() {
             .unwrap();
         let mut lines = BufReader::new(switch.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.is_ok_and(|line| line == "ready")), "the switch comes up");
-        assert!(!reaches_the_host(&a));
+        assert_dropped_at_the_host(&a);
         let earlier = program_id("sw0").expect("a program is attached");
         switch.kill().unwrap();
         switch.wait().unwrap();
 
         assert_eq!(program_id("sw0"), Some(earlier), "the program outlives the process");
-        assert!(!reaches_the_host(&a), "and drops");
+        assert_dropped_at_the_host(&a);
 
         let ((left, mode), (right, _)) = (attach(a.host, 1), attach(b.host, 1));
         assert!(mode.native);
@@ -76,7 +91,7 @@ fn a_killed_switch_leaves_its_port_closed_and_the_next_one_takes_over() {
         wire.close(0);
         left.detach().unwrap();
         assert_eq!(program_id("sw0"), None);
-        assert!(reaches_the_host(&a));
+        assert_reaches_the_host(&a);
     });
 }
 
@@ -91,7 +106,7 @@ fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_until_it_is_det
         assert!(!mode.native);
         let reason = mode.fallback.expect("a fallback has a reason");
         assert!(reason.contains("queues"), "{reason}");
-        assert!(!reaches_the_host(&a), "the generic hook drops, too");
+        assert_dropped_at_the_host(&a);
         let (right, _) = attach(b.host, 1);
         let mut wire = Wire::between([&left, &right], 0, 128);
         expect_across(&mut wire, &a, &b, &[frame(4, 900)]);
@@ -102,7 +117,7 @@ fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_until_it_is_det
         // A change of hook would leave the port without a program for a moment.
         let (left, mode) = attach(a.host, 1);
         assert!(!mode.native && mode.fallback.is_some_and(|reason| reason.contains("an earlier start")));
-        assert!(!reaches_the_host(&a));
+        assert_dropped_at_the_host(&a);
         left.detach().unwrap();
         let (left, mode) = attach(a.host, 1);
         assert!(mode.native, "{mode:?}");
@@ -162,6 +177,6 @@ fn somebody_elses_program_is_left_alone_and_named() {
             let flags = XdpFlags::from_bits_retain(bits);
             Xdp::new(stranger.as_fd()).detach(interface.index as i32, flags).unwrap();
         }
-        assert!(reaches_the_host(&a));
+        assert_reaches_the_host(&a);
     });
 }

@@ -171,3 +171,16 @@ fn an_association_is_not_opened_by_the_side_that_may_only_answer() {
     is_dropped(&mut rig, B, &sctp(1, 0, INIT), DropReason::PolicyEgress);
     passes(&mut rig, A, B, &sctp(0, 1, INIT));
 }
+
+#[test]
+fn connections_that_two_pods_open_to_each_other_are_two_flows() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let reversed = |spec: &Spec| Spec { src: spec.dst, dst: spec.src, ..spec.clone() };
+    connect(&mut rig);
+    passes(&mut rig, B, A, &reversed(&tcp(SYN, true)));
+    passes(&mut rig, A, B, &reversed(&tcp(SYN | ACK, false)));
+    passes(&mut rig, B, A, &reversed(&tcp(ACK, true)));
+    let flows = flows(&rig);
+    let openers: Vec<_> = flows.iter().map(|flow| (flow.key.src, &*flow.state)).collect();
+    assert_eq!(openers, [(pod_address(0)[0], "established"), (pod_address(1)[0], "established")]);
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::too_many_lines, clippy::type_complexity)] // The tables have one row for each kind and one column for each field.
 
 mod addresses;
+mod build;
 mod fragments;
 mod icmp;
 mod ipv4;
@@ -12,14 +13,22 @@ mod tcp;
 mod transport;
 mod truncation;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::build::{
+use self::build::{
     ACK, FIN, ICMP, ICMPV6, IPV4, IPV6, PSH, RST, SCTP, SYN, Segment, TCP, UDP, V4, arp, checksum, ethernet,
     fragment_header, icmp, ipv6, octets, packet, sctp, udp,
 };
-use super::{CLOSED_PORT, MARK, POLICY};
-use crate::support::PORT;
+
+/// Start of a payload. A number follows that no other frame has.
+pub(crate) const MARK: [u8; 8] = *b"hostile!";
+/// Port that policy opens to the friend.
+pub(crate) const PORT: u16 = 6379;
+/// Port that policy opens to nobody.
+const CLOSED_PORT: u16 = 22;
+/// Drop reason of the target's policy.
+pub(crate) const POLICY: &str = "policy-ingress";
 
 /// Station: Ethernet address and IP addresses, IPv4 first.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +86,62 @@ pub(crate) struct Kind {
     pub(crate) name: String,
     /// Frames in the order of sending, each with its verdict.
     pub(crate) frames: Vec<(Vec<u8>, Fate)>,
+}
+
+impl Fate {
+    /// Counter of the verdict, as [`Kind::verdicts`] names it.
+    fn counter(self) -> &'static str {
+        match self {
+            Fate::Drop(reason) => reason,
+            Fate::Denied(_) => POLICY,
+            Fate::Deliver => "delivered",
+            Fate::Consume => "consumed",
+            Fate::Wait => "waiting",
+        }
+    }
+
+    /// Verdict without a policy on a frame that policy decides on.
+    fn without_policy(self) -> Option<Fate> {
+        match self {
+            Fate::Denied(reason) => Some(Fate::Drop(reason)),
+            Fate::Deliver => Some(self),
+            _ => (self == DENIED).then_some(Fate::Deliver),
+        }
+    }
+}
+
+impl Kind {
+    /// Number of frames by verdict: drop reasons, `delivered`, `consumed` and `waiting`.
+    pub(crate) fn verdicts(&self) -> BTreeMap<String, u64> {
+        let mut verdicts = BTreeMap::new();
+        for (_, fate) in &self.frames {
+            *verdicts.entry(fate.counter().to_owned()).or_default() += 1;
+        }
+        verdicts
+    }
+
+    /// The same frames with their verdicts without a policy; `None` if one of them has none that policy decides on.
+    pub(crate) fn without_policy(&self) -> Option<Kind> {
+        let frames = self.frames.iter().map(|(frame, fate)| Some((frame.clone(), fate.without_policy()?)));
+        Some(Kind { name: self.name.clone(), frames: frames.collect::<Option<_>>()? })
+    }
+
+    /// The same frames, each denied.
+    pub(crate) fn denied(&self) -> Kind {
+        let frames = self.frames.iter().map(|(frame, _)| (frame.clone(), DENIED)).collect();
+        Kind { name: self.name.clone(), frames }
+    }
+
+    /// Numbers of the frames that are delivered; a later fragment has none.
+    pub(crate) fn delivered(&self) -> impl Iterator<Item = Option<u16>> {
+        self.frames.iter().filter(|(_, fate)| *fate == Fate::Deliver).map(|(frame, _)| number(frame))
+    }
+}
+
+/// Number behind the mark of a frame.
+pub(crate) fn number(frame: &[u8]) -> Option<u16> {
+    let at = frame.windows(MARK.len()).position(|bytes| bytes == MARK)? + MARK.len();
+    Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?))
 }
 
 /// Builds all kinds of one pod, with frame numbers from `first` on.

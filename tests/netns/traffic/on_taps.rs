@@ -1,0 +1,32 @@
+//! Tests of this folder with pods on tap devices: those in which the kind of the port takes part.
+
+use palisade::lab::PodPorts::Tap;
+
+use super::{forwarding, fragments, jumbo, ping, policy, reject, tcp_resets};
+use crate::support::isolated;
+
+/// Tests that run a body of another module with tap devices.
+macro_rules! on_taps {
+    ($($test:ident: $body:path;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                let Some(_isolated) = isolated() else { return };
+                $body(Tap);
+            }
+        )*
+    };
+}
+
+on_taps! {
+    tcp_udp_and_ping_cross_intact_in_both_families: forwarding::crosses;
+    with_two_workers_flows_cross_between_queues_and_none_is_lost: forwarding::two_workers;
+    large_datagrams_cross_both_ways: fragments::large_datagrams_cross;
+    policy_denies_every_fragment_of_a_large_datagram: fragments::denied_fragments;
+    packets_of_the_largest_mtu_cross_intact: jumbo::bulk_crosses;
+    ping_passes_where_all_ports_are_open_and_not_where_one_is: ping::pings;
+    a_denied_connection_is_dropped_and_counted_under_its_policy: policy::denied_connection;
+    a_connection_ends_with_a_change_that_denies_it: policy::changed_policy;
+    senders_of_denied_packets_are_told: reject::told;
+    a_connection_that_its_owner_resets_ends_its_flow: tcp_resets::owner_resets;
+}
