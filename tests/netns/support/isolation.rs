@@ -60,11 +60,6 @@ pub(crate) fn on_taps() -> bool {
     std::env::var_os("PALISADE_PORTS").is_some_and(|ports| ports == "tap")
 }
 
-/// Kind of the labs' ports, as the command line names it.
-pub(crate) fn ports() -> &'static str {
-    if on_taps() { "tap" } else { "veth" }
-}
-
 /// Fails without root, unless `PALISADE_SKIP_NETNS=1` leaves these tests out.
 fn is_root() -> bool {
     if std::env::var_os("PALISADE_SKIP_NETNS").is_some_and(|value| value == "1") {

@@ -1,9 +1,11 @@
 //! Labs with a running switch, and steps and assertions that several tests share.
 
 pub(crate) mod capture;
+pub(crate) mod closed;
 pub(crate) mod connection;
 mod isolation;
 pub(crate) mod namespace;
+pub(crate) mod packet_log;
 pub(crate) mod packet_socket;
 pub(crate) mod verdict;
 pub(crate) mod veth;
@@ -17,7 +19,7 @@ use palisade::dataplane::FlowInfo;
 use palisade::lab::traffic::{Outcome, tcp_connect};
 use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec, manifests};
 
-pub(crate) use self::isolation::{isolated, isolated_on_veth, on_taps, ports};
+pub(crate) use self::isolation::{isolated, isolated_on_veth, on_taps};
 pub(crate) use self::verdict::{
     EGRESS, INGRESS, assert_allowed, assert_denied, assert_pings, assert_protocol_denied, assert_udp,
 };
