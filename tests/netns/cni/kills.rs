@@ -42,7 +42,7 @@ fn call_until(network: &Network, verb: &str, container: &Container, config: &Val
     ptrace::seize(pid, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL).unwrap();
     ptrace::interrupt(pid).unwrap();
     let mut entered = 0;
-    let mut is_inside = false;
+    let (mut is_inside, mut is_restarted) = (false, false);
     stdin.write_all(config.to_string().as_bytes()).unwrap();
     drop(stdin);
     let end = loop {
@@ -50,11 +50,12 @@ fn call_until(network: &Network, verb: &str, container: &Container, config: &Val
             WaitStatus::Exited(..) => break End::Exited(entered),
             WaitStatus::PtraceSyscall(_) => {
                 is_inside = !is_inside;
-                entered += usize::from(is_inside);
+                entered += usize::from(is_inside && !is_restarted);
                 if is_inside && entered == at {
                     child.kill().unwrap();
                     break End::Killed;
                 }
+                is_restarted = !is_inside && restarts(pid);
                 ptrace::syscall(pid, None).unwrap();
             }
             WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => {
@@ -68,6 +69,17 @@ fn call_until(network: &Network, verb: &str, container: &Container, config: &Val
     let _ = child.wait();
     end
 }
+
+/// Whether the system call that ends is made again by the kernel: a write to `/proc/sys/net` waits in this way for the
+/// lock of the network configuration, thousands of times beside other tests.
+fn restarts(pid: Pid) -> bool {
+    let info = ptrace::syscall_info(pid).unwrap();
+    // SAFETY: the union has the member that `op` names.
+    info.op == libc::PTRACE_SYSCALL_INFO_EXIT && unsafe { info.u.exit.sval } == -ERESTARTNOINTR
+}
+
+/// `ERESTARTNOINTR` of the kernel's `include/linux/errno.h`.
+const ERESTARTNOINTR: i64 = 513;
 
 /// Kills a call at one of its system calls. A call may end a few system calls before another one of the same kind.
 #[track_caller]
