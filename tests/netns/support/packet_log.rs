@@ -77,6 +77,12 @@ impl<'a> PacketLog<'a> {
     }
 }
 
+impl Drop for PacketLog<'_> {
+    fn drop(&mut self) {
+        let _ = (self.run)(Command::new("nft").arg("delete table inet packet-log"));
+    }
+}
+
 impl Packet {
     /// Expression of `nft` that matches the packet.
     fn selector(&self) -> String {
