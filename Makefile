@@ -14,10 +14,8 @@ SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runner that executes test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 # Tests of namespaces that run once with pods on veth pairs, and once with pods on tap devices (PALISADE_PORTS=tap).
-# The latter run leaves out those in which a port's kind takes no part.
-ONE_KIND  := uplink::agent uplink::services $(addprefix process::,audit dashboard doctor hardening http ipfix \
-             load policy_directory service shadow startup_errors tables workers)
-BOTH_KINDS := process:: traffic:: demo:: live:: uplink:: $(addprefix --skip ,$(ONE_KIND))
+# The others have tests of their own for tap devices.
+BOTH_KINDS := traffic::
 BINARY    := target/release/palisade
 CARGO_DEB := 3.8.0
 # Directory of kubectl, which reads the fake API server of the tests and builds the kustomization.

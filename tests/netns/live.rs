@@ -59,7 +59,10 @@ fn every_protocol_gets_with_real_packets_what_the_tables_say_on_taps() {
 #[test]
 fn both_families_and_nodes_outside_get_through_two_workers_what_the_tables_say() {
     let Some(_isolated) = isolated() else { return };
-    assert!(assert_all_pass(&["tests/cases/ipv6.yaml", "tests/cases/nodes.yaml", "--workers", "2"]) > 20);
+    // The compiler and the simulation have all cases. These are those with a path of their own.
+    let cases = "addresses of both families|the own node always gets in|other nodes are addresses";
+    let files = ["tests/cases/ipv6.yaml", "tests/cases/nodes.yaml", "--workers", "2", "--filter", cases];
+    assert!(assert_all_pass(&files) > 12);
 }
 
 #[test]

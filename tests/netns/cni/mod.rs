@@ -278,8 +278,8 @@ fn a_plugin_that_is_killed_leaves_nothing_behind_its_next_call() {
     for (number, container) in containers.iter().enumerate() {
         let kind = if number % 2 == 0 { "tap" } else { "veth" };
         let mut child = network.start_call("ADD", container, &network.with("interface", kind));
+        // A moment of its own, which may be behind the end of the call.
         std::thread::sleep(Duration::from_millis(8 * number as u64));
-        // It may have come to its end.
         let _ = child.kill();
         child.wait().unwrap();
     }
@@ -327,10 +327,10 @@ fn garbage_collection_keeps_what_the_runtime_knows() {
 }
 
 #[test]
-fn fifty_containers_at_once_and_one_fifty_times() {
+fn twenty_containers_at_once_and_one_many_times() {
     let Some(_isolated) = isolated() else { return };
     let network = &Network::up(1);
-    let containers: Vec<Container> = (0..50).map(|number| Container::new(&format!("c{number}"))).collect();
+    let containers: Vec<Container> = (0..20).map(|number| Container::new(&format!("c{number}"))).collect();
     let results = std::thread::scope(|scope| {
         let add = |(number, container)| {
             let kind = if number % 2 == 0 { "tap" } else { "veth" };
@@ -340,9 +340,9 @@ fn fifty_containers_at_once_and_one_fifty_times() {
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
     let distinct: std::collections::BTreeSet<_> = results.iter().flat_map(addresses).collect();
-    assert_eq!((distinct.len(), network.leases().len(), network.records("attached")), (100, 50, 50));
+    assert_eq!((distinct.len(), network.leases().len(), network.records("attached")), (40, 20, 20));
     let ports = network.client().ports().unwrap();
-    assert!(ports.len() == 50 && ports.iter().all(|port| port.state == PortState::Up), "{ports:?}");
+    assert!(ports.len() == 20 && ports.iter().all(|port| port.state == PortState::Up), "{ports:?}");
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert_eq!(network.add(&containers[0], "tap"), results[0]));
