@@ -224,4 +224,29 @@ mod tests {
         table.expire(&busy);
         assert!(capture.upgrade().is_none());
     }
+    #[test]
+    fn captures_are_bounded_and_end_with_their_clients() {
+        let (table, busy, state) = (CaptureTable::default(), Busy::default(), State::default());
+        let start = || table.start(&CaptureRequest::default(), &state, &busy);
+        let numbers: Vec<u64> = (0..CAPTURES_MAX).map(|_| start().unwrap()).collect();
+        assert!(matches!(start(), Err(ApiError::TooManyCaptures)));
+        table.expire(&busy);
+        assert!(matches!(start(), Err(ApiError::TooManyCaptures)), "their clients ask for packets");
+        // The client of the first one is silent.
+        table.lock().running.get_mut(&numbers[0]).unwrap().fetched -= SILENCE_MAX;
+        table.expire(&busy);
+        assert!(!table.lock().running.contains_key(&numbers[0]));
+        assert_eq!(table.lock().running.len(), CAPTURES_MAX - 1);
+        start().unwrap();
+    }
+
+    #[test]
+    fn requests_of_captures_name_ports_that_are_there_and_a_length() {
+        let (table, busy, state) = (CaptureTable::default(), Busy::default(), State::default());
+        let refused = |request| table.start(&request, &state, &busy).unwrap_err();
+        let nowhere = CaptureRequest { port: Some("nowhere".to_owned()), ..CaptureRequest::default() };
+        assert!(matches!(refused(nowhere), ApiError::NoPort { .. }));
+        let none = CaptureRequest { bytes: Some(0), ..CaptureRequest::default() };
+        assert!(matches!(refused(none), ApiError::Field { field: "bytes", .. }));
+    }
 }

@@ -1,5 +1,7 @@
 //! AF_XDP socket: the four rings of one queue of one interface.
 
+mod pending_release;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -9,6 +11,7 @@ use std::time::{Duration, Instant};
 use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
+use self::pending_release::{BoundQueue, patience};
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
 use super::frame_ownership::{Direction, QueueId};
@@ -33,9 +36,7 @@ const XDP_TX_METADATA: u32 = 1 << 1;
 /// (`Documentation/networking/napi.rst`).
 const BUSY_POLL_US: libc::c_int = 20;
 
-/// Longest wait for a queue that is taken, and the time between two attempts: a kernel worker releases the
-/// queue of a closed socket later (`xp_put_pool` of `net/xdp/xsk_buff_pool.c`).
-const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
+/// Time between two attempts to bind to a queue that is taken.
 const RELEASE_POLL: Duration = Duration::from_millis(2);
 
 /// Result of a [`kick`](super::PortQueue::kick).
@@ -57,6 +58,7 @@ pub(super) struct XskSocket {
     fill: FillQueue,
     completion: CompQueue,
     assembler: Assembler,
+    _queue: BoundQueue,
 }
 
 impl XskSocket {
@@ -76,7 +78,7 @@ impl XskSocket {
             .name
             .parse()
             .map_err(|_| XdpError::NoInterface { interface: interface.name.clone() })?;
-        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let deadline = Instant::now() + patience(interface.index, queue);
         let (tx, rx, shared) = loop {
             // SAFETY: libxdp loads no program (INHIBIT_PROG_LOAD), as the contract demands.
             let error = match unsafe { xsk_rs::Socket::new(config, umem, &name, u32::from(queue)) } {
@@ -92,7 +94,8 @@ impl XskSocket {
         let (fill, completion) =
             shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;
         close_on_exec(rx.fd())?;
-        let socket = XskSocket { rx, tx, fill, completion, assembler: Assembler::new() };
+        let queue = BoundQueue::of(interface.index, queue);
+        let socket = XskSocket { rx, tx, fill, completion, assembler: Assembler::new(), _queue: queue };
         socket.raise_tx_budget();
         Ok(socket)
     }

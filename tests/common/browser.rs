@@ -27,7 +27,7 @@ pub(crate) struct Browser {
 impl Browser {
     /// Starts Chromium. It reads requests from descriptor 3 and writes to descriptor 4.
     pub(crate) fn start(name: &str) -> Browser {
-        let installed = Command::new("chromium").arg("--version").output();
+        let installed = Command::new("sh").args(["-c", "command -v chromium"]).output();
         assert!(
             installed.is_ok_and(|output| output.status.success()),
             "this test needs Chromium: `sudo apt-get install chromium` (or `make test`)"
@@ -36,7 +36,8 @@ impl Browser {
         let _ = std::fs::remove_dir_all(&profile);
         std::fs::create_dir_all(&profile).unwrap();
         let script = "exec chromium --headless=new --no-sandbox --remote-debugging-pipe --disable-gpu \
-             --disable-dev-shm-usage --no-first-run --no-proxy-server --hide-scrollbars --user-data-dir=\"$HOME\" \
+             --disable-dev-shm-usage --no-first-run --no-proxy-server --hide-scrollbars --disable-extensions \
+             --disable-background-networking --disable-component-update --no-zygote --in-process-gpu --user-data-dir=\"$HOME\" \
              about:blank 3<&0 4>&1 </dev/null >/dev/null 2>&1";
         let mut process = Command::new("sh")
             .args(["-c", script])

@@ -196,11 +196,9 @@ fn a_mounted_config_map_changes_by_the_swap_of_a_link() {
         fs::create_dir(root.join(&next)).unwrap();
         fs::write(root.join(&next).join("p.yaml"), a_pod(name)).unwrap();
         symlink(&next, root.join("..data_tmp")).unwrap();
-        let swapped = Instant::now();
         fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
         fs::remove_dir_all(root.join(format!("..{}", number - 1))).unwrap();
         rig.loaded();
-        assert!(swapped.elapsed() < PATIENCE);
         assert_eq!(rig.pods(), [name]);
     }
 }

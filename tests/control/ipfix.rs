@@ -33,6 +33,8 @@ pub(crate) struct FakeFlows {
     /// Collections of ended flows while flows were read.
     taken_in_walks: AtomicU32,
     is_read: AtomicBool,
+    /// Complete walks over the flows.
+    walks: AtomicU32,
     lost: AtomicU32,
     is_followed: AtomicBool,
 }
@@ -42,6 +44,7 @@ impl FlowCounters for FakeFlows {
         self.is_read.store(true, Ordering::Relaxed);
         self.live.lock().unwrap().iter().all(see);
         self.is_read.store(false, Ordering::Relaxed);
+        self.walks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn follow_ended(&self, is_followed: bool) {
@@ -167,7 +170,8 @@ fn records_of_a_long_flow_add_up_and_a_lost_end_leaves_a_last_record() {
     collector.receive_until("the last record", |collector| of(collector, 1).len() == 3);
     collector.receive_until("the walk", |_| switch.status().ipfix.unwrap().flows == 1);
     // A walk notes the last count before the flow goes.
-    std::thread::sleep(Duration::from_millis(300));
+    let before = flows.walks.load(Ordering::Relaxed);
+    eventually("a walk begins and ends", || flows.walks.load(Ordering::Relaxed) > before + 1);
     set(4200, &[]);
     collector.receive_until("the flow whose end is lost", |collector| {
         of(collector, 2).last().is_some_and(|record| record.number(END_REASON) == 5)

@@ -26,7 +26,12 @@ sudo() { "$@"; }
 
 make() {
     mkdir -p target/release
-    cp "$PALISADE" target/release/palisade
+    ln -s "$PALISADE" target/release/palisade
+}
+
+# A program of a debug build is large: a link takes its place.
+install() {
+    if [ -L "$3" ]; then ln -s "$(readlink "$3")" "$4"; else command install "$@"; fi
 }
 
 unit() { sed -n "s/^$1=//p" /etc/systemd/system/palisade.service; }
@@ -35,6 +40,8 @@ unit() { sed -n "s/^$1=//p" /etc/systemd/system/palisade.service; }
 systemctl() {
     case $1 in
     enable)
+        # A small switch.
+        printf '[workers]\nframes = 8192\n[conntrack]\nflows = 16384\n' >> /etc/palisade/palisade.toml
         local capabilities=-all name listener
         for name in $(unit CapabilityBoundingSet); do capabilities+=,+$(tr '[:upper:]' '[:lower:]' <<< "${name#CAP_}"); done
         python3 -c 'import socket

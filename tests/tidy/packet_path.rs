@@ -46,7 +46,14 @@ const OFF_THE_PATH: &[(&str, &[&str])] = &[
     ("ports in memory, for tests", &["xdp/memory_port"]),
     (
         "opening, closing and asking the kernel about interfaces",
-        &["xdp/error", "xdp/kernel_log", "xdp/driver_counters", "xdp/program", "xdp/umem_owner"],
+        &[
+            "xdp/error",
+            "xdp/kernel_log",
+            "xdp/driver_counters",
+            "xdp/program",
+            "xdp/socket/pending_release",
+            "xdp/umem_owner",
+        ],
     ),
 ];
 

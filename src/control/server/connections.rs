@@ -349,15 +349,13 @@ mod tests {
         let limits = Limits { connections: 64, idle: Duration::from_millis(400), bytes_min: 1 << 20 };
         served(limits, async |path| {
             let mut slow = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\n\r\n").await;
-            let mut some = vec![0; 1 << 14];
-            let began = Instant::now();
+            let (mut some, mut taken) = (vec![0; 1 << 14], 0);
             // Never idle: eight reads in each time of idleness.
-            while slow.read(&mut some).await.is_ok_and(|length| length > 0) {
-                assert!(began.elapsed() < PATIENCE, "a slow reader keeps its connection");
+            while let Ok(length @ 1..) = slow.read(&mut some).await {
+                taken += length;
                 sleep(limits.idle / 8).await;
             }
-            // At this pace the whole response takes 25 seconds.
-            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+            assert!(taken < 1 << 23, "a slow reader gets the whole answer");
             let steady = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
             assert!(rest(steady).await.len() > 1 << 23, "another reader has all of it");
         });

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use palisade::control::protocol::PortState;
 use serde_json::{Value, json};
@@ -16,6 +15,13 @@ use crate::support::{eventually, isolated};
 /// File of the record of a container.
 fn record(network: &Network, part: &str, container: &Container) -> PathBuf {
     network.lab.directory().join("cni").join(part).join(format!("{}@eth0.json", container.id))
+}
+
+/// Number of times that a process has gone to sleep (`proc_pid_status(5)`).
+fn sleeps(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let switches = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    switches.unwrap().trim().parse().unwrap()
 }
 
 /// GC, which finishes what other calls have left, with all of these containers valid.
@@ -201,9 +207,10 @@ fn an_address_that_the_plugin_of_a_killed_call_gives_later_is_released() {
     add.kill().unwrap();
     add.wait().unwrap();
     let mut del = network.start_call("DEL", &web, &network.config);
-    // A call that does not wait ends in this time on most machines.
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(del.try_wait().unwrap().is_none(), "DEL does not wait for the plugin");
+    eventually("DEL looks again and again whether the plugin has ended", || {
+        assert!(del.try_wait().unwrap().is_none(), "DEL does not wait for the plugin");
+        sleeps(del.id()) > 50
+    });
     fs::write(&go, "").unwrap();
     assert!(del.wait().unwrap().success());
     network.assert_empty();

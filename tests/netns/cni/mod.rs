@@ -12,11 +12,9 @@ use palisade::dataplane::{Bandwidth, Bits, PortKind};
 use serde_json::json;
 
 use self::rig::{Container, Network, addresses, plugin, serve, talks};
+use crate::support::closed::{FirstPacket, ProgramCounts, assert_dropped_by_program};
 use crate::support::veth::{ip, try_ip};
-use crate::support::{PATIENCE, PORT, eventually, isolated};
-
-/// Time without an answer that counts as silence, where a counter of drops shows the reason.
-const SILENCE: Duration = Duration::from_millis(700);
+use crate::support::{INGRESS, PATIENCE, PORT, eventually, isolated};
 
 fn only_from(app: &str, from: &str) -> String {
     crate::support::only_from(app, from)
@@ -43,15 +41,13 @@ fn containers_reach_each_other_as_policy_says() {
     let [to_v4, to_v6] = addresses(&on_veth)[..] else { panic!("{on_veth}") };
     let _servers = [db.serve(to_v4), db.serve(to_v6), web.serve(addresses(&on_tap)[0])];
     // No tables know the pods: they are closed.
-    assert!(!web.reaches(to_v4, SILENCE));
+    network.assert_denied(&web, to_v4, "unknown-pod");
     let all = [(&web, &on_tap), (&db, &on_veth), (&other, &third)];
     network.apply(&all, &only_from("db", "web"));
     web.assert_reaches(to_v4);
     web.assert_reaches(to_v6);
     db.assert_reaches(addresses(&on_tap)[0]);
-    assert!(!other.reaches(to_v4, SILENCE));
-    let counters = network.client().counters().unwrap();
-    assert!(counters.ports.values().any(|port| port.drops.get("policy-ingress").is_some_and(|n| *n > 0)));
+    network.assert_denied(&other, to_v4, INGRESS);
     // Large packets between the pods of the node, those of an Ethernet to the outside.
     let routes = String::from_utf8(try_ip(&format!("-n {} route", web.netns)).stdout).unwrap();
     let route = |to: &str| routes.lines().find(|line| line.starts_with(to)).unwrap_or_default();
@@ -244,9 +240,11 @@ fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
     web.assert_reaches(to);
     let mut connection = web.connect(db, to);
     assert!(connection.goes_on(PATIENCE));
+    let host_end = on_veth["interfaces"][0]["name"].as_str().unwrap();
     network.kill();
     // Pods are closed, and the plugin says so.
-    assert!(!web.reaches(to, SILENCE));
+    let of_web = addresses(&on_tap)[0];
+    assert_dropped_by_program(|| ProgramCounts::on(host_end), || db.run(|| FirstPacket::tcp(of_web)));
     network.call("STATUS", web, &network.with("cniVersion", "1.1.0")).refused(51, "is it running?");
     network.call("ADD", &Container::new("new"), &network.config).refused(11, "is it running?");
     network.del(gone);
@@ -283,8 +281,8 @@ fn a_plugin_that_is_killed_leaves_nothing_behind_its_next_call() {
     for (number, container) in containers.iter().enumerate() {
         let kind = if number % 2 == 0 { "tap" } else { "veth" };
         let mut child = network.start_call("ADD", container, &network.with("interface", kind));
+        // A moment of its own, which may be behind the end of the call.
         std::thread::sleep(Duration::from_millis(8 * number as u64));
-        // It may have come to its end.
         let _ = child.kill();
         child.wait().unwrap();
     }
@@ -332,10 +330,10 @@ fn garbage_collection_keeps_what_the_runtime_knows() {
 }
 
 #[test]
-fn fifty_containers_at_once_and_one_fifty_times() {
+fn twenty_containers_at_once_and_one_many_times() {
     let Some(_isolated) = isolated() else { return };
     let network = &Network::up(1);
-    let containers: Vec<Container> = (0..50).map(|number| Container::new(&format!("c{number}"))).collect();
+    let containers: Vec<Container> = (0..20).map(|number| Container::new(&format!("c{number}"))).collect();
     let results = std::thread::scope(|scope| {
         let add = |(number, container)| {
             let kind = if number % 2 == 0 { "tap" } else { "veth" };
@@ -345,9 +343,9 @@ fn fifty_containers_at_once_and_one_fifty_times() {
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
     let distinct: std::collections::BTreeSet<_> = results.iter().flat_map(addresses).collect();
-    assert_eq!((distinct.len(), network.leases().len(), network.records("attached")), (100, 50, 50));
+    assert_eq!((distinct.len(), network.leases().len(), network.records("attached")), (40, 20, 20));
     let ports = network.client().ports().unwrap();
-    assert!(ports.len() == 50 && ports.iter().all(|port| port.state == PortState::Up), "{ports:?}");
+    assert!(ports.len() == 20 && ports.iter().all(|port| port.state == PortState::Up), "{ports:?}");
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert_eq!(network.add(&containers[0], "tap"), results[0]));
@@ -399,9 +397,7 @@ fn the_node_reaches_its_containers_and_they_reach_it() {
     ip(&format!("link add {switch_end} type veth peer name {node_end}"));
     ip(&format!("link set {switch_end} up"));
     ip(&format!("link set {node_end} up"));
-    // Other processes run this test too, and its server stays until this one ends.
-    let [.., high, low] = std::process::id().to_be_bytes();
-    let of_node = IpAddr::from([198, 18, high, low]);
+    let of_node = IpAddr::from([198, 18, 0, 1]);
     ip(&format!("address add {of_node}/32 dev {node_end}"));
     let request = PortRequest { addresses: vec![of_node], ..PortRequest::of(PortKind::Host) };
     network.client().put_port(&switch_end, &request).unwrap();
@@ -413,7 +409,7 @@ fn the_node_reaches_its_containers_and_they_reach_it() {
     let listener = TcpListener::bind((of_node, PORT)).unwrap();
     let _servers = [db.serve(to), serve(listener)];
     assert!(talks(to, PATIENCE), "the node does not reach its pod");
-    assert!(!web.reaches(to, SILENCE));
+    network.assert_denied(&web, to, INGRESS);
     web.assert_reaches(of_node);
     let routes = || String::from_utf8(try_ip(&format!("route show dev {node_end}")).stdout).unwrap();
     assert!(routes().contains(&format!("{to} via 169.254.1.1")), "{}", routes());

@@ -15,6 +15,7 @@ use palisade::lab::{Lab, LabSpec, Switch, SwitchSpec};
 use palisade::netlink::NetworkNamespace;
 use serde_json::{Value, json};
 
+use crate::support::closed::{FirstPacket, assert_counted, drops};
 use crate::support::connection::Connection;
 use crate::support::veth::ip;
 use crate::support::{PATIENCE, PORT};
@@ -172,6 +173,17 @@ impl Network {
         self.switch.as_ref().unwrap().apply(&format!("{}{policies}", objects.concat())).unwrap();
     }
 
+    /// Asserts that the switch drops a container's first packet for this reason.
+    pub(crate) fn assert_denied(&self, from: &Container, to: IpAddr, reason: &str) {
+        let pods = self.client().pods().unwrap();
+        let port = pods.into_iter().find(|info| info.pod.name == from.pod).expect("the pod is attached").port;
+        assert_counted(
+            &format!("{} to {to}", from.pod),
+            || drops(self.client(), &port, reason),
+            || from.run(|| FirstPacket::tcp(to)),
+        );
+    }
+
     /// Leases of host-local.
     pub(crate) fn leases(&self) -> BTreeSet<String> {
         let name = self.config["name"].as_str().unwrap();
@@ -217,7 +229,7 @@ impl Container {
     pub(crate) fn new(pod: &str) -> Container {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let id = format!("palcni{}-{number}", std::process::id());
+        let id = format!("container-{number}");
         ip(&format!("netns add {id}"));
         ip(&format!("-n {id} link set lo up"));
         Container { netns: id.clone(), id, pod: pod.to_owned() }
@@ -248,13 +260,8 @@ impl Container {
         Connection { client, server }
     }
 
-    /// Tells whether a server answers.
-    pub(crate) fn reaches(&self, to: IpAddr, patience: Duration) -> bool {
-        self.run(|| talks(to, patience))
-    }
-
     pub(crate) fn assert_reaches(&self, to: IpAddr) {
-        assert!(self.reaches(to, PATIENCE), "{} does not reach {to}", self.pod);
+        assert!(self.run(|| talks(to, PATIENCE)), "{} does not reach {to}", self.pod);
     }
 
     pub(crate) fn has_interface(&self) -> bool {

@@ -2,17 +2,15 @@
 
 use std::net::IpAddr;
 use std::process::Command;
-use std::time::Duration;
 
 use palisade::dataplane::Backend;
 use palisade::lab::traffic::{Outcome, Probe, Server, Services};
-use palisade::lab::{Lab, LabSpec, Switch, SwitchSpec};
+use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec};
 use palisade::net::flow::Protocol;
 
-use crate::support::{PATIENCE, PORT, Rig, pods_manifest};
-
-/// Time without a reply that counts as silence. A slow machine only makes it count earlier.
-pub(super) const DENIED: Duration = Duration::from_millis(300);
+use crate::support::closed::FirstPacket;
+use crate::support::packet_log::{Packet, PacketLog};
+use crate::support::{INGRESS, PATIENCE, PORT, Rig, assert_protocol_denied, pods_manifest};
 
 /// Starts a lab, and a switch with every pod attached and in the tables.
 pub(super) fn up(pods: &[&str], config: &str) -> Rig {
@@ -41,30 +39,61 @@ pub(super) fn serve(rig: &Rig, pods: &[&str]) -> Vec<Server> {
     pods.iter().map(start).collect()
 }
 
-/// Sends probes from one pod to another by both protocols and both families, and names those that are answered.
-fn answered(rig: &Rig, from: &str, to: &str, patience: Duration) -> Vec<String> {
-    let (source, destination) = (rig.pod(from), rig.pod(to));
-    let addresses: [IpAddr; 2] = [destination.v4().into(), destination.v6().into()];
-    let probes = [Protocol::TCP, Protocol::UDP].map(|protocol| addresses.map(|to| (protocol, to)));
-    let sent = probes.into_iter().flatten().filter(|&(protocol, to)| {
-        let outcome = Probe { protocol, to, port: PORT }.run(&source, patience).unwrap();
-        assert!(matches!(outcome, Outcome::Allowed | Outcome::TimedOut), "{from} to {to}: {outcome}");
-        outcome == Outcome::Allowed
-    });
-    sent.map(|(protocol, to)| format!("{protocol} {}", if to.is_ipv4() { 4 } else { 6 })).collect()
-}
-
-/// Names the probes that are answered within a short time.
-pub(super) fn passing(rig: &Rig, from: &str, to: &str) -> Vec<String> {
-    answered(rig, from, to, DENIED)
+/// Addresses of a pod: IPv4, IPv6.
+fn addresses(pod: &Pod) -> [IpAddr; 2] {
+    [pod.v4().into(), pod.v6().into()]
 }
 
 pub(super) fn allowed(rig: &Rig, from: &str, to: &str) {
-    assert_eq!(answered(rig, from, to, PATIENCE), ["TCP 4", "TCP 6", "UDP 4", "UDP 6"], "{from} to {to}");
+    passes(rig, from, to, &[Protocol::TCP, Protocol::UDP]);
 }
 
+/// Asserts that these protocols are answered in both families.
+pub(super) fn passes(rig: &Rig, from: &str, to: &str, protocols: &[Protocol]) {
+    for &protocol in protocols {
+        for to in addresses(&rig.pod(to)) {
+            let outcome = Probe { protocol, to, port: PORT }.run(&rig.pod(from), PATIENCE).unwrap();
+            assert_eq!(outcome, Outcome::Allowed, "{protocol} from {from} to {to}");
+        }
+    }
+}
+
+/// Asserts that the rules of ingress pass one protocol in both families, and drop the other one.
+pub(super) fn only_passes(rig: &Rig, from: &str, to: &str, protocol: Protocol) {
+    passes(rig, from, to, &[protocol]);
+    let other = if protocol == Protocol::TCP { Protocol::UDP } else { Protocol::TCP };
+    dropped(rig, (from, to), &[other], INGRESS);
+}
+
+/// Asserts that the rules of ingress drop both protocols in both families.
 pub(super) fn denied(rig: &Rig, from: &str, to: &str) {
-    assert_eq!(passing(rig, from, to), [""; 0], "{from} to {to}");
+    dropped(rig, (from, to), &[Protocol::TCP, Protocol::UDP], INGRESS);
+}
+
+/// Asserts that first packets of these protocols are dropped for this reason, which the counters of the sender's port
+/// tell.
+pub(super) fn dropped(rig: &Rig, (from, to): (&str, &str), protocols: &[Protocol], reason: &str) {
+    let source = rig.pod(from);
+    for &protocol in protocols {
+        for to in addresses(&rig.pod(to)) {
+            assert_protocol_denied(&rig.switch, &source, (protocol, to, PORT), reason);
+        }
+    }
+}
+
+/// Asserts that the kernel drops first packets of both protocols on a port that the switch does not have.
+pub(super) fn closed(rig: &Rig, from: &str, to: &str) {
+    let (source, to) = (rig.pod(from), addresses(&rig.pod(to)));
+    let probes: Vec<_> =
+        [Protocol::TCP, Protocol::UDP].into_iter().flat_map(|protocol| to.map(|to| (protocol, to))).collect();
+    let packet =
+        |&(protocol, to)| Packet { from: source.plan().host_interface.clone(), protocol, to, port: PORT };
+    let packets: Vec<Packet> = probes.iter().map(packet).collect();
+    let log = PacketLog::of(&packets, &|command: &mut Command| command.output().unwrap());
+    let send = |&(protocol, to)| source.run(|| FirstPacket::send(protocol, to, PORT)).unwrap();
+    let sent: Vec<FirstPacket> = probes.iter().map(send).collect();
+    log.assert_dropped();
+    sent.iter().for_each(FirstPacket::assert_unanswered);
 }
 
 /// Runs a program of the node, which must succeed. Returns its output.

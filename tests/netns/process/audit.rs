@@ -4,9 +4,10 @@ use std::process::{Command, Output};
 
 use palisade::lab::traffic::{Server, Services};
 
+use crate::support::closed::assert_cut;
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, SILENCE, assert_allowed, eventually, isolated, only_from, pods_manifest,
+    INGRESS, PATIENCE, PORT, Rig, assert_allowed, eventually, isolated, only_from, pods_manifest,
 };
 
 fn palisade(rig: &Rig, arguments: &[&str]) -> (Option<i32>, String) {
@@ -62,7 +63,8 @@ fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     assert_eq!(dropped, 0, "an audited policy denies nothing");
 
     apply(&rig, "enforce");
-    assert!(kept.goes_on(PATIENCE) && !cut.goes_on(SILENCE));
+    assert!(kept.goes_on(PATIENCE));
+    assert_cut(&rig.switch, &stranger, &mut cut, INGRESS);
     eventually("the drops name the policy", || {
         palisade(&rig, &["show", "drops", "--pod", "default/stranger"]).1.contains("default/to-server")
     });

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::http::address_of;
 use super::observation::palisade;
 use crate::browser::Browser;
-use crate::support::{PORT, Rig, eventually, isolated_on_veth, only_from, pods_manifest, spec_of};
+use crate::support::{PORT, Rig, eventually, isolated, only_from, pods_manifest, spec_of};
 
 /// Names as an attacker would choose them.
 const HOSTILE_POD: &str = "<img src=x onerror=window.hacked=1>";
@@ -51,10 +51,9 @@ fn hostile(mut tables: RuleTables) -> RuleTables {
 
 #[test]
 fn a_browser_shows_graphs_explains_a_cell_and_runs_no_hostile_name() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&spec_of(&["web", "api", "db", "batch"])).unwrap();
-    let directory = std::env::temp_dir().join(format!("palisade-dashboard-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&directory);
+    let directory = lab.directory().join("policies");
     fs::create_dir_all(&directory).unwrap();
     let pods = pods_manifest(&lab);
     fs::write(directory.join("pods.yaml"), &pods).unwrap();
@@ -95,7 +94,6 @@ fn a_browser_shows_graphs_explains_a_cell_and_runs_no_hostile_name() {
         kill_process(pid, Signal::KILL).unwrap();
         browser.wait_for("document.getElementById('state').textContent.startsWith('switch gone')");
     });
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Sets the flag when it is dropped.
@@ -113,26 +111,29 @@ fn watch(browser: &mut Browser, address: &str) {
     browser.open(address);
     browser.wait_for("document.getElementById('state')?.textContent === 'ready'");
     // Curves of some seconds, with numbers that are not zero.
-    let seconds = if std::env::var_os("PALISADE_SCREENSHOT").is_some() { 100 } else { 4 };
     browser.wait_for("document.querySelectorAll('svg polyline').length >= 6");
-    sleep(Duration::from_secs(seconds));
+    if std::env::var_os("PALISADE_SCREENSHOT").is_some() {
+        sleep(Duration::from_secs(100));
+    }
     browser.wait_for(
         "document.querySelector('#packets polyline').getAttribute('points').split(' ').length >= 3",
     );
-    let received = browser.text("#now");
-    assert!(!received.contains("received0/s"), "{received}");
-    assert!(browser.text("#dropped .legend").contains("policy-ingress"));
-    assert!(browser.text("#reasons").contains("Policy of the destination pod forbids it."));
-    assert!(browser.text("#workers").contains(" %"));
+    let shows = |selector: &str, text: &str| {
+        let elements = format!("[...document.querySelectorAll('{selector}')]");
+        format!("{elements}.some(element => element.textContent.includes('{text}'))")
+    };
+    browser.wait_for("!document.getElementById('now').textContent.includes('received0/s')");
+    browser.wait_for(&shows("#dropped .legend", "policy-ingress"));
+    browser.wait_for(&shows("#reasons", "Policy of the destination pod forbids it."));
+    browser.wait_for(&shows("#workers", " %"));
     browser.wait_for("/^50 %[0-9.]+ (µs|ms)/.test(document.getElementById('latency').textContent)");
     browser.wait_for("document.getElementById('denials').textContent.includes('default/db (')");
-    let denied = browser.text("#denials");
-    for part in ["default/batch (", "isolated for ingress by NetworkPolicy default/to-db; no rule matched"] {
-        assert!(denied.contains(part), "{part}: {denied}");
-    }
+    browser.wait_for(&shows("#denials", "default/batch ("));
+    browser
+        .wait_for(&shows("#denials", "isolated for ingress by NetworkPolicy default/to-db; no rule matched"));
     let policy = browser.text("#policy");
     assert!(policy.contains("From the directory") && policy.contains("2 policies"), "{policy}");
-    assert!(browser.text("#drift").contains("the policy in force are the same"));
+    browser.wait_for(&shows("#drift", "the policy in force are the same"));
 
     browser.wait_for("document.querySelectorAll('.heat tbody tr').length >= 4");
     let note = browser.text("#heat-note");

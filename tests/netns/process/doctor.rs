@@ -7,16 +7,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Rig, isolated, isolated_on_veth};
+use crate::support::{Rig, isolated};
 
 /// Directory of a test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("palisade-doctor-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
+        let path = Path::new("/run").join(name);
+        fs::create_dir(&path).unwrap();
         Scratch(path)
     }
 
@@ -68,7 +67,7 @@ impl Drop for Namespace {
 fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
     let Some(_isolated) = isolated() else { return };
     let scratch = Scratch::new("interfaces");
-    let namespace = Namespace(format!("palisade-doctor-{}", std::process::id()));
+    let namespace = Namespace("doctor".to_owned());
     let inside = |words: &str| {
         let words = words.split(' ');
         assert!(Command::new("ip").args(["-n", &namespace.0]).args(words).status().unwrap().success());
@@ -127,7 +126,7 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
 
 #[test]
 fn a_running_switch_is_recognized_and_the_remains_of_a_killed_one_are_found() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let scratch = Scratch::new("remains");
     let rig = Rig::with(&["client", "server"], 1, "");
     let pod = rig.pod("client");

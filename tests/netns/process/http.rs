@@ -1,19 +1,14 @@
-//! HTTP listener of a running switch: metrics that equal the counters, probes that notice halted workers and ports that
-//! are down.
+//! HTTP listener of a running switch: metrics that equal the counters.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 
 use palisade::control::protocol::CountersReport;
 use palisade::lab::traffic::{Server, Services};
 
-use super::workers::{Stopped, thread_of};
-use crate::support::veth::host_end;
 use crate::support::{
-    PORT, Rig, assert_allowed, assert_cut_off, assert_pings, eventually, isolated, isolated_on_veth,
-    only_from,
+    INGRESS, PORT, Rig, assert_allowed, assert_denied, assert_pings, eventually, isolated, only_from,
 };
 use crate::tools::run_if_installed;
 
@@ -107,7 +102,7 @@ fn a_scrape_has_the_numbers_of_the_counters_and_the_flows() {
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
     assert_allowed(&client, server.v4().into());
-    assert_cut_off(&rig.pod("other"), server.v4().into());
+    assert_denied(&rig.switch, &rig.pod("other"), server.v4().into(), INGRESS);
     assert_pings(&server, client.v4().into());
     eventually("the worker is healthy", || scraped.get("/healthz") == (200, "ok\n".to_owned()));
     assert_eq!(scraped.get("/readyz"), (200, "ok\n".to_owned()));
@@ -136,43 +131,4 @@ fn a_scrape_has_the_numbers_of_the_counters_and_the_flows() {
     let flows = rig.flows(100).len() as u64;
     assert!(flows > 0);
     assert_eq!(scrape["palisade_conntrack_flows"], flows);
-}
-
-#[test]
-fn a_worker_that_halts_is_unhealthy_until_it_goes_on() {
-    let Some(_isolated) = isolated() else { return };
-    let scraped = Scraped::up(&["client"]);
-    let is_healthy = || scraped.get("/healthz").0 == 200;
-    eventually("the worker is healthy", is_healthy);
-    let stopped = Stopped::stop(thread_of(scraped.rig.switch.pid(), "palisade-w0"));
-    eventually("the probe names the worker", || {
-        let (status, body) = scraped.get("/healthz");
-        status == 503 && body.starts_with("worker 0 (core ")
-    });
-    assert_eq!(scraped.scrape()["palisade_worker_up{worker=\"0\"}"], 0);
-    drop(stopped);
-    eventually("the worker is healthy again", is_healthy);
-    // A worker without traffic sleeps for a tenth of a second at a time, and is healthy all the same.
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    eventually("a worker that sleeps is healthy", is_healthy);
-}
-
-#[test]
-fn a_port_that_is_down_is_not_ready_until_it_is_up() {
-    let Some(_isolated) = isolated_on_veth() else { return };
-    let scraped = Scraped::up(&["client"]);
-    assert_eq!(scraped.get("/readyz").0, 200);
-    let interface = host_end(&scraped.rig.pod("client"));
-    let set = |state: &str| {
-        assert!(
-            Command::new("ip").args(["link", "set", "dev", &interface, state]).status().unwrap().success()
-        );
-    };
-    set("down");
-    eventually("the probe names the port", || {
-        let (status, body) = scraped.get("/readyz");
-        status == 503 && body.contains(&format!("interface {interface} is set down"))
-    });
-    set("up");
-    eventually("the port is up again", || scraped.get("/readyz").0 == 200);
 }

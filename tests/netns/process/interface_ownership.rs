@@ -7,16 +7,17 @@ use palisade::control::protocol::PortState;
 use palisade::lab::{Lab, LabSpec, Switch};
 
 use crate::support::capture::Capture;
+use crate::support::closed::assert_closed;
 use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
-use crate::support::{PATIENCE, Rig, assert_cut_off, eventually, isolated_on_veth};
+use crate::support::{PATIENCE, Rig, eventually, isolated};
 
 /// BPF file system of one test, unmounted on drop.
 struct BpfFileSystem(PathBuf);
 
 impl BpfFileSystem {
     fn mount() -> BpfFileSystem {
-        let path = std::env::temp_dir().join(format!("palisade-bpf-{}", std::process::id()));
+        let path = PathBuf::from("/run/bpf");
         std::fs::create_dir(&path).unwrap();
         assert!(Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&path).status().unwrap().success());
         BpfFileSystem(path)
@@ -44,7 +45,8 @@ impl Drop for BpfFileSystem {
 /// Starts a second switch on these interfaces with a socket of its own, and expects it to fail.
 fn start_another(lab: &Lab, config: &str, interfaces: &[&str]) -> Output {
     let (file, socket) = (lab.directory().join("another.toml"), lab.directory().join("another.sock"));
-    let mut text = format!("{config}[control]\nsocket = \"{}\"\n", socket.display());
+    let sizes = "[workers]\nframes = 4096\n[conntrack]\nflows = 4096\n";
+    let mut text = format!("{config}{sizes}[control]\nsocket = \"{}\"\n", socket.display());
     for name in interfaces {
         text.extend(["[[ports]]\nkind = \"pod\"\nname = \"", name, "\"\n"]);
     }
@@ -93,7 +95,7 @@ fn one_owner(config: &str, mut lab: Lab) -> (Lab, [String; 2]) {
 
 #[test]
 fn a_second_switch_fails_before_it_touches_the_first_ones_ports() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let nowhere = format!("[xdp]\npin_directory = \"{}\"\n", lab.directory().join("none").display());
     one_owner(&nowhere, lab);
@@ -101,7 +103,7 @@ fn a_second_switch_fails_before_it_touches_the_first_ones_ports() {
 
 #[test]
 fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let file_system = BpfFileSystem::mount();
     let (mut lab, hosts) = one_owner(&file_system.config(), lab);
@@ -111,7 +113,7 @@ fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
     }
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
     let detector = Capture::on(&hosts[0], Command::new("tcpdump"));
-    assert_cut_off(&client, server.v4().into());
+    assert_closed(&client, server.v4().into());
     assert_eq!(detector.frames(), [""; 0], "the node's stack hears a pod of a dead switch");
 
     // The next start takes over the interfaces and their links.

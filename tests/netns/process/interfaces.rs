@@ -2,16 +2,16 @@
 //! node's stack.
 
 use std::process::Command;
-use std::time::Duration;
 
 use palisade::control::protocol::PortState;
 use palisade::lab::traffic::{Server, Services};
 use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
 
 use crate::support::capture::Capture;
+use crate::support::closed::{assert_closed, assert_cut};
 use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
-use crate::support::{PATIENCE, PORT, Rig, assert_allowed, eventually, isolated_on_veth};
+use crate::support::{PATIENCE, PORT, Rig, assert_allowed, eventually, isolated};
 
 /// Only a first segment opens a connection: one that continues has kept its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
@@ -38,7 +38,7 @@ impl Chatter {
 
 #[test]
 fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_without_its_connections() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     // A pod without a switch is the positive control of the capture.
     let mut lab =
         Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server", "stranger"]).unwrap() }).unwrap();
@@ -51,14 +51,13 @@ fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_witho
     switch.apply(&manifests(&lab, |_| [].into())).unwrap();
     let mut talk = Connection::open(&client, &server);
     assert!(talk.goes_on(PATIENCE));
-    let _server = Server::start(&server, &[PORT + 1], Services::Tcp).unwrap();
+    let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
 
     let detector = tap_on_all();
     let chatter = Chatter::of(&stranger);
-    std::thread::sleep(Duration::from_millis(300));
+    detector.assert_hears(|| ());
     drop(chatter);
     ip(&format!("link delete {}", host_end(&stranger)));
-    assert!(!detector.frames().is_empty(), "the detector detects nothing");
 
     let before = port_of(&switch, &client);
     let attachment = |name: &Pod| {
@@ -84,16 +83,9 @@ fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_witho
     assert_ne!(after.report.interface_index, before.report.interface_index);
     assert_eq!(Some(after.report.program), program_on(&host));
     assert_ne!(attachment(&client), first_attachment, "another attachment");
-    eventually("the pod connects", || {
-        let outcome = palisade::lab::traffic::tcp_connect(
-            &client,
-            server.v4().into(),
-            PORT + 1,
-            Duration::from_secs(2),
-        );
-        outcome.unwrap() == palisade::lab::traffic::Outcome::Allowed
-    });
-    assert!(!talk.goes_on(Duration::from_secs(1)), "a connection of the earlier attachment is inherited");
+    assert_allowed(&client, server.v4().into());
+    // The connection of the earlier attachment is not inherited.
+    assert_cut(&switch, &client, &mut talk, "invalid-state");
     let leaked = detector.frames();
     assert!(
         leaked.is_empty(),
@@ -112,7 +104,7 @@ fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_witho
 
 #[test]
 fn a_changed_mtu_is_followed_and_connections_go_on() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "server"], 2, STRICT);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
@@ -126,7 +118,7 @@ fn a_changed_mtu_is_followed_and_connections_go_on() {
     ip(&format!("link set {host} mtu 65535"));
     wait_for(&rig.switch, &client, PortState::Down, "MTU 65535");
     assert!(program_on(&host).is_some(), "and it is closed");
-    assert!(!talk.goes_on(Duration::from_secs(1)));
+    assert_closed(&client, server.v4().into());
     ip(&format!("link set {host} mtu 1500"));
     wait_for(&rig.switch, &client, PortState::Up, "");
     assert_connects_to(&client, &server);
@@ -134,7 +126,7 @@ fn a_changed_mtu_is_followed_and_connections_go_on() {
 
 #[test]
 fn a_changed_number_of_queues_is_followed_and_connections_go_on() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 2, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let client = lab.pod("client").unwrap();
     let host = host_end(&client);
@@ -158,7 +150,7 @@ fn assert_connects_to(client: &Pod, server: &Pod) {
 
 #[test]
 fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "server"], 1, STRICT);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
@@ -187,7 +179,7 @@ fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
 
 #[test]
 fn a_program_that_is_taken_off_is_put_back() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     // Without a BPF file system the program is attached by netlink, and anybody may detach it.
     let pins = format!("[xdp]\npin_directory = \"{}\"\n", lab.directory().join("pins").display());
@@ -210,7 +202,7 @@ fn a_program_that_is_taken_off_is_put_back() {
 
 #[test]
 fn something_else_under_the_name_is_closed_and_said_and_the_veth_is_taken_again() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::with(&["client", "server"], 1, "");
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
@@ -228,12 +220,12 @@ fn something_else_under_the_name_is_closed_and_said_and_the_veth_is_taken_again(
 
 #[test]
 fn a_runtime_that_remakes_and_swaps_all_interfaces_in_a_loop_ends_with_every_port_up() {
-    let Some(_isolated) = isolated_on_veth() else { return };
-    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let Some(_isolated) = isolated() else { return };
+    let names = ["a", "b", "c", "d"];
     let rig = Rig::with(&names, 1, "");
     let pods: Vec<Pod> = names.iter().map(|name| rig.pod(name)).collect();
     let detector = tap_on_all();
-    for round in 0..4 {
+    for round in 0..2 {
         for pod in &pods {
             ip(&format!("link delete {}", host_end(pod)));
             make_again(&rig.lab, pod, 2 - round % 2);

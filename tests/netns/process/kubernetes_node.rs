@@ -23,7 +23,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("palisade-{name}-{}", std::process::id()));
+        let path = Path::new("/run").join(name);
         fs::create_dir(&path).unwrap();
         Scratch(path)
     }

@@ -10,13 +10,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use palisade::lab::traffic::{Server, Services, transfer};
-use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod};
+use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use crate::support::capture::Capture;
+use crate::support::closed::{ProgramCounts, assert_closed};
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_cut_off, eventually, isolated, only_from,
+    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, eventually, isolated, only_from, spec_of,
 };
 
 /// Starts a capture of frames that reach the host's stack from a pod. A frame sent without a switch is its
@@ -73,8 +74,17 @@ impl Drop for Flood {
 
 #[test]
 fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on() {
+    ports_under_traffic_come_and_go(PodPorts::Veth);
+}
+
+#[test]
+fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on_on_taps() {
+    ports_under_traffic_come_and_go(PodPorts::Tap);
+}
+
+fn ports_under_traffic_come_and_go(ports: PodPorts) {
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["one", "two", "noisy"], 1);
+    let rig = Rig::of(&LabSpec { ports, ..spec_of(&["one", "two", "noisy"]) }, "");
     let (one, two, noisy) = (rig.pod("one"), rig.pod("two"), rig.pod("noisy"));
     let _server = Server::start(&two, &[PORT], Services::Tcp).unwrap();
     {
@@ -115,11 +125,15 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
         // Frames from before the switch started.
         taps.iter().for_each(|tap| drop(tap.heard()));
         rig.switch.kill().unwrap();
+        let dropped = |count: u64| {
+            let now = || ProgramCounts::on(&client.plan().host_interface).dropped;
+            let before = now();
+            eventually("the program drops the flood", || now() > before + count);
+        };
+        // Frames that the switch has sent are on their way no more.
+        dropped(10);
         while sink.recv(&mut [0; 300]).is_ok() {}
-        std::thread::sleep(Duration::from_millis(100));
-        while sink.recv(&mut [0; 300]).is_ok() {}
-        // Datagrams continue against the closed port for a while.
-        std::thread::sleep(Duration::from_millis(500));
+        dropped(500);
         assert!(sink.recv(&mut [0; 300]).is_err(), "a frame reached the other pod");
         let leaked: Vec<String> = taps.into_iter().flat_map(Capture::frames).collect();
         assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
@@ -180,7 +194,7 @@ fn a_switch_that_stops_cleanly_stays_closed() {
     assert!(socket.exists());
     assert!(switch.stop().unwrap().success());
     assert!(!socket.exists(), "the control socket goes with the switch");
-    assert_cut_off(&client, server.v4().into());
+    assert_closed(&client, server.v4().into());
     let leaked: Vec<String> = taps.into_iter().flat_map(Capture::frames).collect();
     assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
 }

@@ -1,15 +1,17 @@
 //! Workers that panic or hang: a panic ends the switch, a worker that hangs is named, pods stay closed, and
 //! no change is reported as loaded.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 use palisade::lab::{Lab, LabSpec, SwitchSpec};
 
+use super::http::address_of;
 use crate::support::capture::Capture;
+use crate::support::closed::assert_closed;
 use crate::support::veth::{host_end, program_on};
-use crate::support::{
-    Rig, assert_allowed, assert_cut_off, eventually, isolated, isolated_on_veth, only_from, spec_of,
-};
+use crate::support::{Rig, assert_allowed, eventually, isolated, only_from, spec_of};
 
 /// Thread id of a process's thread, by name.
 pub(super) fn thread_of(process: u32, name: &str) -> i32 {
@@ -51,7 +53,16 @@ impl Drop for Stopped {
 #[test]
 fn a_change_that_a_stuck_worker_does_not_take_fails_and_the_status_names_the_worker() {
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["client", "server"], 2);
+    let rig = Rig::with(&["client", "server"], 2, "[http]\nlisten = \"127.0.0.1:0\"\n");
+    let address = address_of(&rig);
+    let probe = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    eventually("the probe finds healthy workers", || probe().ends_with("\r\n\r\nok\n"));
     let problems = || rig.switch.client().status().unwrap().problems;
     let is_named = || problems().iter().any(|problem| problem.contains("worker 1"));
     assert!(!is_named(), "{:?}", problems());
@@ -61,14 +72,21 @@ fn a_change_that_a_stuck_worker_does_not_take_fails_and_the_status_names_the_wor
     let error = rig.switch.apply(&format!("{pods}---\n{policies}")).unwrap_err().to_string();
     assert!(error.contains("worker 1 has not taken it"), "{error}");
     eventually("the status names the worker", is_named);
+    let answer = probe();
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("worker 1 (core "), "{answer}");
     drop(stopped);
     eventually("the worker goes on", || !is_named());
+    // Without traffic a worker sleeps, and is healthy all the same.
+    let sleeps = || rig.switch.client().worker_times().unwrap()[1].sleeps;
+    let before = sleeps();
+    eventually("the worker sleeps", || sleeps() > before + 2);
+    eventually("the probe finds healthy workers", || probe().starts_with("HTTP/1.1 200"));
     rig.apply(&policies);
 }
 
 #[test]
 fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 1, ..spec_of(&["client", "server"]) }).unwrap();
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
     let told = lab.directory().join("panic");
@@ -106,7 +124,7 @@ fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed
     assert!(log.contains("thread palisade-w0 has panicked"), "{log}");
     assert!(before.is_some() && program_on(&host_end(&client)) == before);
     let detector = Capture::on(&host_end(&client), Command::new("tcpdump"));
-    assert_cut_off(&client, server.v4().into());
+    assert_closed(&client, server.v4().into());
     assert_eq!(detector.frames(), [""; 0], "a frame reached the node's stack");
     // The next start succeeds.
     let switch = Rig::start(&mut lab, "");

@@ -9,16 +9,15 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread;
-use std::time::Duration;
 
 use palisade::lab::traffic::{Outcome, Probe, Server, Services, ping};
 use palisade::lab::{Lab, LabSpec, Node, Pod};
 use palisade::net::flow::Protocol;
 
+use crate::support::closed::FirstPacket;
+use crate::support::packet_log::Packet;
 use crate::support::{PATIENCE, eventually, pods_manifest};
 
-/// Time without a reply that counts as silence. A slow machine only makes it count earlier.
-const DENIED: Duration = Duration::from_millis(500);
 const PORTS: [u16; 5] = [6379, 7000, 7005, 7011, 5353];
 /// Addresses of the node.
 const NODE: [&str; 2] = ["10.77.255.1", "fd77::ff01"];
@@ -33,6 +32,9 @@ struct Pods {
     lab: Lab,
 }
 
+/// Sends packets by the second argument, and asserts that the system drops them.
+type Drops<'a> = dyn Fn(&[Packet], &mut dyn FnMut()) + 'a;
+
 /// Source, destination, protocol, port, and whether it is allowed.
 type Flow = (&'static str, &'static str, Protocol, u16, bool);
 
@@ -43,7 +45,7 @@ impl Pods {
         let node = lab.node().unwrap();
         let start = |pod| Server::start(&lab.pod(pod).unwrap(), &PORTS, Services::Both).unwrap();
         let servers = ["db", "other"].map(start);
-        let directory = std::env::temp_dir().join(format!("palisade-render-{}", lab.id()));
+        let directory = PathBuf::from("/run/render");
         fs::create_dir_all(&directory).unwrap();
         Pods { directory, _servers: servers.into(), node, lab }
     }
@@ -105,31 +107,49 @@ impl Pods {
         succeeded(self.node.output(Command::new("sh").args(["-euc", script])).unwrap());
     }
 
-    /// Sends every probe in both families at once, and asserts its outcome.
-    fn check(&self, flows: &[Flow]) {
+    /// Sends every probe in both families, the allowed ones at once, and asserts its outcome.
+    fn check(&self, flows: &[Flow], drops: &Drops<'_>) {
+        let probes = flows.iter().flat_map(|&(from, to, protocol, port, is_allowed)| {
+            self.addresses(to).map(|to| (from, Probe { protocol, to, port }, is_allowed))
+        });
+        let (allowed, denied): (Vec<_>, Vec<_>) = probes.partition(|(.., is_allowed)| *is_allowed);
         thread::scope(|scope| {
-            for &flow in flows {
-                for family in 0..2 {
-                    scope.spawn(move || self.check_one(flow, family));
-                }
+            for (from, probe, _) in allowed {
+                scope.spawn(move || {
+                    let outcome = probe.run(&self.pod(from), PATIENCE).unwrap();
+                    assert_eq!(outcome, Outcome::Allowed, "{from}: {probe:?}");
+                });
             }
         });
+        self.assert_denied(&denied.iter().map(|&(from, probe, _)| (from, probe)).collect::<Vec<_>>(), drops);
     }
 
-    fn check_one(&self, (from, to, protocol, port, is_allowed): Flow, family: usize) {
-        let probe = Probe { protocol, to: self.addresses(to)[family], port };
-        let patience = if is_allowed { PATIENCE } else { DENIED };
-        let outcome = probe.run(&self.pod(from), patience).unwrap();
-        let expected = if is_allowed { Outcome::Allowed } else { Outcome::TimedOut };
-        assert_eq!(outcome, expected, "{from} to {to} ({}), {protocol} port {port}", probe.to);
+    /// Asserts that the first packets of these probes are dropped.
+    fn assert_denied(&self, probes: &[(&str, Probe)], drops: &Drops<'_>) {
+        let packets: Vec<Packet> = probes
+            .iter()
+            .map(|&(from, probe)| self.packet(from, probe.protocol, (probe.to, probe.port)))
+            .collect();
+        let mut sent = vec![];
+        drops(&packets, &mut || {
+            for &(from, Probe { protocol, to, port }) in probes {
+                sent.push(self.pod(from).run(|| FirstPacket::send(protocol, to, port)).unwrap());
+            }
+        });
+        sent.iter().for_each(FirstPacket::assert_unanswered);
+    }
+
+    fn packet(&self, from: &str, protocol: Protocol, (to, port): (IpAddr, u16)) -> Packet {
+        Packet { from: self.pod(from).plan().host_interface.clone(), protocol, to, port }
     }
 
     /// Asserts outcomes that do not depend on the state: ICMP has no ports, so a policy with ports denies it, and a pod
     /// that is denied a port may send it; the node reaches every pod.
-    fn check_icmp_and_node(&self) {
+    fn check_icmp_and_node(&self, drops: &Drops<'_>) {
         for family in 0..2 {
             let [db, other] = ["db", "other"].map(|pod| self.addresses(pod)[family]);
-            assert_eq!(ping(&self.pod("client"), db, DENIED).unwrap(), Outcome::TimedOut, "{db}");
+            let protocol = [Protocol::ICMP, Protocol::ICMPV6][family];
+            self.assert_denied(&[("client", Probe { protocol, to: db, port: 0 })], drops);
             assert_eq!(ping(&self.pod("blocked"), other, PATIENCE).unwrap(), Outcome::Allowed, "{other}");
             let connect = || TcpStream::connect_timeout(&SocketAddr::new(db, 6379), PATIENCE);
             self.node.run(connect).unwrap().unwrap();
@@ -177,19 +197,18 @@ spec:
 
     /// Asserts for each family that a datagram with the address of another pod passes when the guard is removed, and not
     /// before. The database answers it, and the pod with that address receives the answer.
-    fn guards_against_forged_addresses(&self, remove: impl FnOnce()) {
+    fn guards_against_forged_addresses(&self, drops: &Drops<'_>, remove: impl FnOnce()) {
         let forged: Vec<Forged> = (0..2).map(|family| Forged::of(self, family)).collect();
-        assert!(!forged.iter().any(|forged| forged.passes(DENIED)));
+        let to = |forged: &Forged| self.packet("other", Protocol::UDP, (forged.to.ip(), forged.to.port()));
+        drops(&forged.iter().map(to).collect::<Vec<_>>(), &mut || forged.iter().for_each(Forged::send));
+        assert!(!forged.iter().any(Forged::is_answered));
         remove();
         for forged in &forged {
-            eventually("the datagram passes without the guard", || forged.passes(DENIED));
+            eventually("the datagram passes without the guard", || {
+                forged.send();
+                forged.is_answered()
+            });
         }
-    }
-}
-
-impl Drop for Pods {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -209,14 +228,18 @@ impl Forged {
             format!("sysctl -qw net.ipv4.conf.all.arp_ignore=1; ip address add {address} dev lo nodad");
         succeeded(forger.output(Command::new("sh").args(["-euc", &script])).unwrap());
         let receiver = victim.run(|| UdpSocket::bind((address, 0))).unwrap().unwrap();
+        receiver.set_nonblocking(true).unwrap();
         let port = receiver.local_addr().unwrap().port();
         let sender = forger.run(|| UdpSocket::bind((address, port))).unwrap().unwrap();
         Forged { receiver, sender, to: (pods.addresses("db")[family], 5353).into() }
     }
 
-    fn passes(&self, patience: Duration) -> bool {
-        self.receiver.set_read_timeout(Some(patience)).unwrap();
+    fn send(&self) {
         self.sender.send_to(b"forged", self.to).unwrap();
+    }
+
+    /// Whether an answer is with the pod that has the address.
+    fn is_answered(&self) -> bool {
         self.receiver.recv_from(&mut [0; 16]).is_ok()
     }
 }
@@ -230,9 +253,9 @@ fn connected(from: &Pod, to: IpAddr, port: u16) -> UdpSocket {
 }
 
 /// Sends a datagram of this length. Tests whether its echo arrives.
-fn is_answered(socket: &UdpSocket, length: usize, patience: Duration) -> bool {
+fn is_answered(socket: &UdpSocket, length: usize) -> bool {
     let (sent, mut echo) = (vec![length as u8; length], vec![0; length + 1]);
-    socket.set_read_timeout(Some(patience)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send(&sent).unwrap();
     socket.recv(&mut echo).is_ok_and(|received| echo[..received] == sent)
 }

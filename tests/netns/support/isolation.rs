@@ -35,34 +35,14 @@ pub(crate) fn isolated() -> Option<Isolated> {
     Some(Isolated(()))
 }
 
-/// Like [`isolated`], for tests of the host ends of veth pairs; `None` too in a run on tap devices.
-pub(crate) fn isolated_on_veth() -> Option<Isolated> {
-    if on_taps() {
-        eprintln!("skipped on tap devices: a test of veth pairs");
-        return None;
-    }
-    isolated()
-}
-
 impl Drop for Isolated {
     fn drop(&mut self) {
         if thread::panicking() {
             let name = std::env::var("NEXTEST_TEST_NAME").ok();
             let name = name.or_else(|| thread::current().name().map(str::to_owned)).unwrap_or_default();
-            let kind = if on_taps() { "PALISADE_PORTS=tap " } else { "" };
-            eprintln!("repeat it alone, as root: {kind}cargo test --test netns -- --exact {name}");
+            eprintln!("repeat it alone, as root: cargo test --test netns -- --exact {name}");
         }
     }
-}
-
-/// Whether labs have tap devices (`PALISADE_PORTS=tap`).
-pub(crate) fn on_taps() -> bool {
-    std::env::var_os("PALISADE_PORTS").is_some_and(|ports| ports == "tap")
-}
-
-/// Kind of the labs' ports, as the command line names it.
-pub(crate) fn ports() -> &'static str {
-    if on_taps() { "tap" } else { "veth" }
 }
 
 /// Fails without root, unless `PALISADE_SKIP_NETNS=1` leaves these tests out.

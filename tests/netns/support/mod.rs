@@ -1,31 +1,29 @@
 //! Labs with a running switch, and steps and assertions that several tests share.
 
 pub(crate) mod capture;
+pub(crate) mod closed;
 pub(crate) mod connection;
 mod isolation;
 pub(crate) mod namespace;
+pub(crate) mod packet_log;
 pub(crate) mod packet_socket;
 pub(crate) mod verdict;
 pub(crate) mod veth;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use palisade::control::protocol::{CountersReport, FlowQuery};
 use palisade::dataplane::FlowInfo;
-use palisade::lab::traffic::{Outcome, tcp_connect};
-use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec, manifests};
+use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
 
-pub(crate) use self::isolation::{isolated, isolated_on_veth, on_taps, ports};
+pub(crate) use self::isolation::isolated;
 pub(crate) use self::verdict::{
     EGRESS, INGRESS, assert_allowed, assert_denied, assert_pings, assert_protocol_denied, assert_udp,
 };
 
 /// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-/// Time without a reply that counts as silence: a retransmission of a SYN fits into it (1 s, RFC 6298).
-pub(crate) const SILENCE: Duration = Duration::from_millis(1300);
 /// Port of the servers.
 pub(crate) const PORT: u16 = 6379;
 
@@ -94,11 +92,9 @@ impl Rig {
     }
 }
 
-/// Lab of these pods with the MTU of an Ethernet, on tap devices if the environment variable `PALISADE_PORTS` is `tap`. Tests of the host ends of
-/// veth pairs use [`LabSpec::of`].
+/// Lab of these pods on veth pairs with the MTU of an Ethernet.
 pub(crate) fn spec_of(pods: &[&str]) -> LabSpec {
-    let ports = if on_taps() { PodPorts::Tap } else { PodPorts::Veth };
-    LabSpec { ports, mtu: 1500, ..LabSpec::of(pods).unwrap() }
+    LabSpec { mtu: 1500, ..LabSpec::of(pods).unwrap() }
 }
 
 pub(crate) fn pods_manifest(lab: &Lab) -> String {
@@ -126,11 +122,6 @@ pub(crate) fn assert_accounted(counters: &CountersReport) {
         let drops: u64 = port.drops.values().sum();
         assert_eq!(port.received, port.forwarded + port.consumed + drops, "{name}: {port:?}");
     }
-}
-
-/// Fails a connection that works.
-pub(crate) fn assert_cut_off(from: &Pod, to: IpAddr) {
-    assert_eq!(tcp_connect(from, to, PORT, SILENCE).unwrap(), Outcome::TimedOut, "TCP to {to}");
 }
 
 /// Waits until `done`; fails after a long wait.

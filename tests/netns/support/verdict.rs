@@ -1,7 +1,7 @@
 //! Assertions about connections: one is allowed when it works, and denied when the switch says that it has dropped it.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use palisade::dataplane::PortCounters;
 use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
@@ -56,7 +56,12 @@ pub(crate) fn assert_protocol_denied(
         drops(&after) > drops(&before)
     });
     assert_eq!(after.forwarded, before.forwarded, "{what}: a frame passed");
-    let mut answer = [PollFd::new(&socket, PollFlags::IN | PollFlags::OUT)];
+    assert_unanswered(&socket, protocol, &what);
+}
+
+/// Asserts that nothing has answered a first packet.
+pub(super) fn assert_unanswered(socket: &impl AsFd, protocol: Protocol, what: &str) {
+    let mut answer = [PollFd::new(socket, PollFlags::IN | PollFlags::OUT)];
     poll(&mut answer, Some(&Timespec::default())).unwrap();
     // A datagram socket is always writable. A stream socket is writable once it is connected.
     let signs = if protocol == Protocol::TCP { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -70,7 +75,7 @@ pub(crate) fn port_counters(switch: &Switch, pod: &Pod) -> PortCounters {
 }
 
 /// Sends the first packet of a connection, and waits for nothing.
-fn first_packet(protocol: Protocol, to: IpAddr, port: u16) -> rustix::io::Result<impl AsFd + use<>> {
+pub(super) fn first_packet(protocol: Protocol, to: IpAddr, port: u16) -> rustix::io::Result<OwnedFd> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     // Types of an echo request: RFC 792, and RFC 4443 section 4.1.
     let (kind, of, packet, port) = match protocol {

@@ -3,15 +3,16 @@
 use std::net::IpAddr;
 
 use palisade::lab::Pod;
-use palisade::lab::traffic::{Outcome, Server, Services, ping};
+use palisade::lab::traffic::{Server, Services};
 use palisade::net::tcp::Flags;
 use palisade::pktgen::Kind;
 
 use super::connection_flood::{Flood, beside_a_flood, deaf};
 use crate::random::{Random, histories};
+use crate::support::closed::assert_closed;
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, Rig, SILENCE, assert_accounted, assert_allowed, assert_denied, assert_pings, isolated,
+    INGRESS, PATIENCE, Rig, assert_accounted, assert_allowed, assert_denied, assert_pings, isolated,
     only_from,
 };
 
@@ -71,7 +72,7 @@ impl State {
         if self.is_attached {
             assert_pings(&guest, client);
         } else {
-            assert_ne!(ping(&guest, client, SILENCE).unwrap(), Outcome::Allowed, "{self:?}");
+            assert_closed(&guest, client);
         }
     }
 }

@@ -9,9 +9,7 @@ use palisade::lab::{LabSpec, Pod, PodPorts};
 use palisade::limits::MTU_MAX;
 
 use crate::support::capture::Capture;
-use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, isolated, isolated_on_veth, spec_of,
-};
+use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, isolated, spec_of};
 
 const MEGABYTES: u64 = 2 << 20;
 
@@ -76,7 +74,7 @@ pub(super) fn bulk_crosses(ports: PodPorts) {
 
 #[test]
 fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = rig(&["large", "small"], 9000);
     let (large, small) = (rig.pod("large"), rig.pod("small"));
     narrow(&rig, &small);
@@ -114,7 +112,7 @@ fn routes_let_pods_send_large_packets_to_each_other_and_small_ones_elsewhere() {
 
 #[test]
 fn pods_of_an_ordinary_lab_send_large_packets_to_each_other_and_none_too_large_to_the_outside() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let addresses = ["198.51.100.7", "2001:db8::7"].map(|address| address.parse().unwrap());
     let given = [("outside".parse().unwrap(), addresses.to_vec())].into();
     let rig = Rig::of(&LabSpec { given, ..LabSpec::of(&["client", "server", "outside"]).unwrap() }, "");

@@ -8,7 +8,7 @@ use std::process::Command;
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
 
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated_on_veth};
+use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated};
 
 /// MTU of the port behind which the server is; the client's is 1500.
 const NARROW: u32 = 1400;
@@ -51,7 +51,7 @@ fn too_big(rig: &Rig) -> u64 {
 
 #[test]
 fn tcp_learns_the_path_mtu_from_the_switch_and_the_transfer_arrives_intact() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = narrow_rig();
     let (near, far) = (rig.pod("near"), rig.pod("far"));
     let _server = Server::start(&far, &[PORT], Services::Tcp).unwrap();
@@ -68,7 +68,7 @@ fn tcp_learns_the_path_mtu_from_the_switch_and_the_transfer_arrives_intact() {
 
 #[test]
 fn a_datagram_that_must_not_be_cut_is_refused_by_the_switch_and_its_sender_is_told() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = narrow_rig();
     let (near, far) = (rig.pod("near"), rig.pod("far"));
     let _server = Server::start(&far, &[PORT], Services::Udp).unwrap();

@@ -11,7 +11,7 @@ use super::rig_of;
 use crate::support::connection::Connection;
 use crate::support::{
     EGRESS, INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied, isolated,
-    isolated_on_veth, only_from,
+    only_from,
 };
 
 #[test]
@@ -108,7 +108,7 @@ fn a_connection_ends_when_the_tables_are_unloaded() {
 
 #[test]
 fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
-    let Some(_isolated) = isolated_on_veth() else { return };
+    let Some(_isolated) = isolated() else { return };
     let rig = Rig::up(&["db", "node", "stranger"], 1);
     let (db, node, stranger) = (rig.pod("db"), rig.pod("node"), rig.pod("stranger"));
     rig.switch.detach(&node).unwrap();

@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use palisade::control::Client;
-use palisade::lab::POD_INTERFACE;
+use palisade::lab::{POD_INTERFACE, PodPorts};
 use palisade::tap::{TapDevice, TapSpec};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::support::on_taps;
+use crate::support::closed::{FirstPacket, ProgramCounts, assert_counted, drops};
 
 /// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -160,10 +160,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn new(number: Number, names: &[&'static str], directory: PathBuf) -> Node {
+    fn new(number: Number, names: &[&'static str], directory: PathBuf, ports: PodPorts) -> Node {
         let own = Namespace::new();
         std::fs::create_dir_all(&directory).unwrap();
-        let pods = (0..names.len()).map(|pod| make_pod(&own, number, pod)).collect();
+        let pods = (0..names.len()).map(|pod| make_pod(&own, number, pod, ports)).collect();
         // The kernel would forward a leaked frame to its destination.
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
@@ -232,7 +232,7 @@ impl Node {
 
     /// Directory of flows that outlive the switch, in memory.
     fn flow_directory(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/shm/palisade-uplink-{}-{}", std::process::id(), self.number))
+        PathBuf::from(format!("/dev/shm/uplink-{}", self.number))
     }
 
     fn configuration(&self) -> String {
@@ -287,6 +287,27 @@ impl Node {
         assert!(switch.wait().unwrap().success(), "{}", self.log());
     }
 
+    /// Asserts that the switch drops a first packet at a port for this reason.
+    pub(crate) fn assert_denied(
+        &self,
+        (port, reason): (&str, &str),
+        from: &Namespace,
+        send: impl FnOnce() -> FirstPacket + Send,
+    ) {
+        let client = self.client();
+        assert_counted(reason, || drops(&client, port, reason), || from.enter(send));
+    }
+
+    /// Asserts that the program that is left on the NIC drops a first packet.
+    pub(crate) fn assert_closed(&self, from: &Namespace, send: impl FnOnce() -> FirstPacket + Send) {
+        assert_counted("no switch runs", || self.dropped_by_program(), || from.enter(send));
+    }
+
+    /// Frames that the program on the NIC has dropped.
+    pub(crate) fn dropped_by_program(&self) -> u64 {
+        ProgramCounts::of(&self.own.output("ethtool -S up0")).dropped
+    }
+
     /// Drops at a port, by reason.
     pub(crate) fn drops(&self, port: &str) -> std::collections::BTreeMap<String, u64> {
         self.client().counters().unwrap().ports.remove(port).unwrap().drops
@@ -303,10 +324,10 @@ impl Drop for Node {
     }
 }
 
-fn make_pod(node: &Namespace, number: Number, pod: usize) -> Namespace {
+fn make_pod(node: &Namespace, number: Number, pod: usize, ports: PodPorts) -> Namespace {
     let mut namespace = Namespace::new();
-    if on_taps() {
-        let name = format!("palisade-uplink-{}-{number}-{pod}", std::process::id());
+    if ports == PodPorts::Tap {
+        let name = format!("uplink-{number}-{pod}");
         namespace.attach_name(name.clone());
         let interface = POD_INTERFACE.to_owned();
         TapDevice::open(&TapSpec {
@@ -347,10 +368,15 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Makes both nodes with pods of these names, without switches.
     pub(crate) fn up(names: [&[&'static str]; 2], policies: &str) -> Cluster {
-        let directory = std::env::temp_dir().join(format!("palisade-uplink-{}", std::process::id()));
+        Cluster::with(PodPorts::Veth, names, policies)
+    }
+
+    /// Makes both nodes with pods on ports of this kind.
+    pub(crate) fn with(ports: PodPorts, names: [&[&'static str]; 2], policies: &str) -> Cluster {
+        let directory = PathBuf::from("/run/uplink");
         let [one, two] = names;
         let mut nodes = [(1, one), (2, two)]
-            .map(|(number, names)| Node::new(number, names, directory.join(number.to_string())));
+            .map(|(number, names)| Node::new(number, names, directory.join(number.to_string()), ports));
         nodes[0].own.run(&format!("ip link add up0 type veth peer name up0 netns {}", nodes[1].own.pid()));
         for node in &mut nodes {
             let [v4, v6] = node_address(node.number);

@@ -4,8 +4,11 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
+use palisade::net::flow::Protocol;
+
 use super::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
-use super::{PORT, SILENCE, policy};
+use super::{PORT, policy};
+use crate::support::closed::FirstPacket;
 use crate::support::isolated;
 
 const NODE_PORT: u16 = 30_080;
@@ -129,7 +132,9 @@ fn a_host_outside_reaches_services_under_policy_and_the_node_keeps_its_other_por
             let before = denied();
             stranger.send_to(b"hello", by).unwrap();
             eventually("policy denies the stranger", || denied() > before);
+            server.set_nonblocking(true).unwrap();
             assert!(server.recv(&mut [0; 16]).is_err());
+            server.set_nonblocking(false).unwrap();
             // A pod's address is nobody's outside.
             host.run(&format!("ip address add {} dev lo{at_once}", pod.ip()));
             let spoofer = host.udp(SocketAddr::new(pod.ip(), 0));
@@ -212,15 +217,13 @@ fn connections_from_outside_outlive_the_switch() {
     let mut connections: Vec<_> = by.iter().map(|[at, by]| open(host, &node.pods[0], *at, *by)).collect();
     connections.iter_mut().for_each(talk);
     node.kill();
+    for [_, by] in &by {
+        node.assert_closed(host, || FirstPacket::send(Protocol::TCP, by.ip(), by.port()));
+    }
     // Nothing of a connection reaches the kernel, which would reset it.
     for [client, _] in &mut connections {
         client.write_all(b"while the switch is down").unwrap();
     }
-    assert!(
-        by.iter().all(|[_, by]| host
-            .connect(*by, SILENCE)
-            .is_err_and(|e| e.kind() == std::io::ErrorKind::TimedOut))
-    );
     node.start();
     for connection in &mut connections {
         let mut heard = [0; 24];
