@@ -288,8 +288,8 @@ mod tests {
 
     /// Runs `test` against a server with these limits.
     fn served(limits: Limits, test: impl AsyncFnOnce(&std::path::Path)) {
-        let directory =
-            std::env::temp_dir().join(format!("palisade-accept-{:?}", std::thread::current().id()));
+        let (process, thread) = (std::process::id(), std::thread::current().id());
+        let directory = std::env::temp_dir().join(format!("palisade-accept-{process}-{thread:?}"));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("socket");
         let runtime = tokio::runtime::Runtime::new().unwrap();
