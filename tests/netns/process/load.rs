@@ -61,6 +61,27 @@ fn send_of_many_flows(socket: &UdpSocket, to: &Pod, stop: &AtomicBool) {
     }
 }
 
+/// Receives the numbers of all packets. Behind the last one the sender repeats an end until it arrives.
+fn numbers_until_end(sender: &UdpSocket, receiver: &UdpSocket) -> Vec<u64> {
+    let stop_end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop_end);
+        scope.spawn(|| {
+            while !stop_end.load(Ordering::Relaxed) {
+                sender.send(&END.to_be_bytes()).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut buffer = [0; 16];
+        let numbers = std::iter::from_fn(|| {
+            let length = receiver.recv(&mut buffer).expect("the end arrives");
+            let number = u64::from_be_bytes(buffer[..length].try_into().unwrap());
+            (number != END).then_some(number)
+        });
+        numbers.collect::<Vec<_>>()
+    })
+}
+
 /// Sends requests, and returns the number of those that were answered.
 fn request(client: &Client) -> u64 {
     let answered = |n: u64| match n % 100 {
@@ -174,24 +195,7 @@ fn what_is_lost_beside_readers_of_every_stream_and_many_requests_is_counted() {
     drop(silent);
     println!("{sent} packets, {events:?} events, {drops:?} drops, {packets:?} captured");
     assert_eq!(answered, REQUESTS * REQUESTERS);
-    // Behind the last packet comes an end, which is repeated until it arrives.
-    let stop_end = AtomicBool::new(false);
-    let received = std::thread::scope(|scope| {
-        let _stop = Stop(&stop_end);
-        scope.spawn(|| {
-            while !stop_end.load(Ordering::Relaxed) {
-                sender.send(&END.to_be_bytes()).unwrap();
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
-        let mut buffer = [0; 16];
-        let numbers = std::iter::from_fn(|| {
-            let length = receiver.recv(&mut buffer).expect("the end arrives");
-            let number = u64::from_be_bytes(buffer[..length].try_into().unwrap());
-            (number != END).then_some(number)
-        });
-        numbers.collect::<Vec<_>>()
-    });
+    let received = numbers_until_end(&sender, &receiver);
     assert!(received.is_sorted_by(|before, after| before < after), "packets come again, or in another order");
     let missing = sent - received.len() as u64;
     let counted = lost() - lost_before;
