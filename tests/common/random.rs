@@ -71,8 +71,7 @@ impl Seed {
 /// Configuration of a property test with this number of cases. `PROPTEST_CASES` sets another number,
 /// `PROPTEST_RNG_SEED` the seed.
 pub(crate) fn cases(number: u32) -> Config {
-    let mut config = Config::default();
-    config.cases = variable("PROPTEST_CASES").unwrap_or(number);
+    let mut config = Config { cases: variable("PROPTEST_CASES").unwrap_or(number), ..Config::default() };
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(fresh());
     }

@@ -100,7 +100,8 @@ impl Programs {
         let program = &self.0[part.program];
         let mut command = if part.needs_root && root == Root::Sudo {
             let mut sudo = Command::new("sudo");
-            sudo.args(["-n", "-E", "env"]).arg(assignments(variables)).arg(program);
+            let variables = variables.iter().map(|(name, value)| format!("{name}={value}"));
+            sudo.args(["-n", "-E", "env"]).args(variables).arg(program);
             sudo
         } else {
             Command::new(program)

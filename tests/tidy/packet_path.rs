@@ -78,7 +78,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/conntrack/table/lookup_batch", &["Box::new("], "columns, made with the worker"),
     ("dataplane/conntrack/storage", &["to_vec("], "the header of the file, read when it is opened"),
     ("dataplane/fib/layout", &["vec!["], "a generation, made by the control side"),
-    ("dataplane/fib/desired_state", &["Vec::new("], "the content of a generation, made by the control side"),
+    ("dataplane/fib/desired_state", &["vec!["], "the content of a generation, made by the control side"),
     (
         "dataplane/fib/publish",
         &["RwLock"],

@@ -113,7 +113,9 @@ fn watch(browser: &mut Browser, address: &str) {
     // Curves of some seconds, with numbers that are not zero.
     browser.wait_for("document.querySelectorAll('svg polyline').length >= 6");
     if std::env::var_os("PALISADE_SCREENSHOT").is_some() {
-        sleep(Duration::from_secs(100));
+        for _ in 0..100 {
+            sleep(Duration::from_secs(1));
+        }
     }
     browser.wait_for(
         "document.querySelector('#packets polyline').getAttribute('points').split(' ').length >= 3",
