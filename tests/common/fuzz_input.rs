@@ -2,10 +2,14 @@
 //! parser.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use bolero::TypeGenerator;
 use serde::Serialize;
 
+/// Longest time of a fuzz target in an ordinary run, whose number of inputs ends it before. The default of one second
+/// leaves a loaded machine too few inputs.
+pub(crate) const TIME_MAX: Duration = Duration::from_mins(2);
 /// Most bytes that an edit writes. An input with more fails the first check of its parser.
 const BYTES_MAX: usize = 4;
 

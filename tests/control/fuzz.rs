@@ -6,7 +6,7 @@ use palisade::tables::{RuleTables, TablesDiff};
 use serde_json::json;
 
 use crate::fixture;
-use crate::fuzz_input::{Edit, Taken, json_bytes};
+use crate::fuzz_input::{Edit, TIME_MAX, Taken, json_bytes};
 use crate::small_tables::small_tables;
 
 #[test]
@@ -28,24 +28,26 @@ fn requests_are_obeyed_or_refused() {
             taken[request].one();
         }
     };
-    bolero::check!().with_iterations(400).with_type::<Vec<Edit>>().for_each(|edits| {
-        let (switch, _) = prepared();
-        for edit in edits {
-            let body = edit.of(&seeds);
-            if let Ok(tables) = serde_json::from_slice::<RuleTables>(&body) {
-                obeyed(0, switch.put_tables(tables).is_ok());
+    bolero::check!().with_iterations(400).with_test_time(TIME_MAX).with_type::<Vec<Edit>>().for_each(
+        |edits| {
+            let (switch, _) = prepared();
+            for edit in edits {
+                let body = edit.of(&seeds);
+                if let Ok(tables) = serde_json::from_slice::<RuleTables>(&body) {
+                    obeyed(0, switch.put_tables(tables).is_ok());
+                }
+                if let Ok(patch) = serde_json::from_slice::<TablesPatch>(&body) {
+                    obeyed(1, switch.patch_tables(&patch).is_ok());
+                }
+                if let Ok(port) = serde_json::from_slice::<PortRequest>(&body) {
+                    obeyed(2, switch.put_port("veth1", &port).is_ok());
+                }
+                if let Ok(pod) = serde_json::from_slice::<PodRequest>(&body) {
+                    obeyed(3, switch.put_pod(&fixture::pod("db"), &pod).is_ok());
+                }
             }
-            if let Ok(patch) = serde_json::from_slice::<TablesPatch>(&body) {
-                obeyed(1, switch.patch_tables(&patch).is_ok());
-            }
-            if let Ok(port) = serde_json::from_slice::<PortRequest>(&body) {
-                obeyed(2, switch.put_port("veth1", &port).is_ok());
-            }
-            if let Ok(pod) = serde_json::from_slice::<PodRequest>(&body) {
-                obeyed(3, switch.put_pod(&fixture::pod("db"), &pod).is_ok());
-            }
-        }
-        assert!(switch.tables().is_none_or(|tables| tables.check().is_ok()));
-    });
+            assert!(switch.tables().is_none_or(|tables| tables.check().is_ok()));
+        },
+    );
     taken.iter().for_each(Taken::check);
 }

@@ -9,7 +9,7 @@ use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::RuleTables;
 
 use super::seeds;
-use crate::fuzz_input::{Edit, Taken, json_bytes};
+use crate::fuzz_input::{Edit, TIME_MAX, Taken, json_bytes};
 use crate::rig::Setting;
 use crate::small_tables::small_tables;
 
@@ -18,7 +18,7 @@ fn recordings_are_read_or_refused() {
     let seeds = [seeds::recording()];
     let taken = Taken::default();
     assert_eq!(Capture::read(&seeds[0]).unwrap().len(), 2, "the seed is one");
-    bolero::check!().with_iterations(5_000).with_type::<Edit>().for_each(|edit| {
+    bolero::check!().with_iterations(5_000).with_test_time(TIME_MAX).with_type::<Edit>().for_each(|edit| {
         if let Ok(recording) = Capture::read(&edit.of(&seeds)) {
             assert!(recording.len() > 0);
             taken.one();
@@ -32,7 +32,7 @@ fn manifests_are_compiled_to_tables_that_hold_or_refused() {
     let file = |name: &str| std::fs::read(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let seeds = ["tests/data/cluster.yaml", "tests/data/wrong.yaml", "src/lab/demo/policy.yaml"].map(file);
     let taken = Taken::default();
-    bolero::check!().with_iterations(400).with_type::<Edit>().for_each(|edit| {
+    bolero::check!().with_iterations(400).with_test_time(TIME_MAX).with_type::<Edit>().for_each(|edit| {
         let text = String::from_utf8_lossy(&edit.of(&seeds)).into_owned();
         match load_sources(&[Source::new("fuzz.yaml", text)], &LoadOptions::default()) {
             Ok(compiled) => {
@@ -52,7 +52,7 @@ fn tables_are_published_or_refused() {
     let settings = Settings { frames_per_worker: 64, huge_pages: false, ..Settings::default() };
     let taken = Taken::default();
     let simulation = Mutex::new(Simulation::new(&settings).unwrap());
-    bolero::check!().with_iterations(2_000).with_type::<Edit>().for_each(|edit| {
+    bolero::check!().with_iterations(2_000).with_test_time(TIME_MAX).with_type::<Edit>().for_each(|edit| {
         let Ok(tables) = serde_json::from_slice::<RuleTables>(&edit.of(&seeds)) else { return };
         if tables.check().is_ok() {
             let desired = DesiredState { tables: Some(tables.into()), ..DesiredState::default() };

@@ -3,6 +3,8 @@
 use palisade::net::flow::Protocol;
 use palisade::net::{arp, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 
+use crate::fuzz_input::TIME_MAX;
+
 /// Calls every accessor of every view.
 fn look(bytes: &[u8]) -> usize {
     let mut seen = 0;
@@ -45,7 +47,7 @@ fn look(bytes: &[u8]) -> usize {
 
 #[test]
 fn header_views_take_any_bytes() {
-    bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
+    bolero::check!().with_iterations(20_000).with_test_time(TIME_MAX).for_each(|bytes: &[u8]| {
         std::hint::black_box(look(bytes));
     });
 }
@@ -54,10 +56,12 @@ fn header_views_take_any_bytes() {
 fn header_views_take_what_is_nearly_a_packet() {
     let packets: Vec<Vec<u8>> =
         super::seeds::frames().into_iter().map(|frame| frame[14..].to_vec()).collect();
-    bolero::check!().with_iterations(5_000).with_type::<(crate::fuzz_input::Edit, u8)>().for_each(
-        |(edit, skip)| {
+    bolero::check!()
+        .with_iterations(5_000)
+        .with_test_time(TIME_MAX)
+        .with_type::<(crate::fuzz_input::Edit, u8)>()
+        .for_each(|(edit, skip)| {
             let bytes = edit.of(&packets);
             std::hint::black_box(look(&bytes[usize::from(*skip).min(bytes.len())..]));
-        },
-    );
+        });
 }
