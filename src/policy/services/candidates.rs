@@ -1,6 +1,5 @@
 //! Endpoints of a Service: those of its `EndpointSlices`, or derived from the pods that it selects.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::proxy_rules::{Candidates, NodeView, backends};
@@ -13,7 +12,7 @@ use crate::tables::ServicePort;
 /// Label of a node with its zone (`corev1.LabelTopologyZone`).
 pub(super) const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
-/// Endpoints of one port in slices. Of equal endpoints in several slices one of the node's own counts.
+/// Endpoints of one port in slices.
 pub(super) fn of_slices<'a>(
     slices: impl IntoIterator<Item = &'a EndpointSlice>,
     port: &PortOfService,
@@ -26,13 +25,19 @@ pub(super) fn of_slices<'a>(
             slice.ports.iter().find(|target| target.name == name && target.protocol == port.protocol);
         let Some(target) = target else { continue };
         for endpoint in &slice.endpoints {
-            let address = SocketAddr::new(endpoint.address, target.port);
-            if !found.contains_key(&address) || view.is_local(endpoint) {
-                found.insert(address, endpoint);
-            }
+            add(&mut found, SocketAddr::new(endpoint.address, target.port), endpoint, view);
         }
     }
     found
+}
+
+/// Adds an endpoint. Of several with one address and port the ready one counts, then one that serves, then one of the
+/// node's own, then the first: a pod that goes has the address of the one that comes after it for a while.
+fn add<'a>(found: &mut Candidates<'a>, address: SocketAddr, endpoint: &'a Endpoint, view: NodeView<'_>) {
+    let rank = |endpoint: &Endpoint| (endpoint.ready, endpoint.serving, view.is_local(endpoint));
+    if found.get(&address).is_none_or(|other| rank(endpoint) > rank(other)) {
+        found.insert(address, endpoint);
+    }
 }
 
 /// Endpoint made from a pod.
@@ -96,11 +101,15 @@ fn endpoint(service: &Service, pod: &Pod, address: IpAddr, zone: Option<&str>) -
 }
 
 /// Endpoints of one port among derived ones. A pod without the named port has none.
-pub(super) fn of_derived<'a>(derived: &'a [Derived<'_>], port: &PortOfService) -> Candidates<'a> {
-    let mut found = BTreeMap::new();
+pub(super) fn of_derived<'a>(
+    derived: &'a [Derived<'_>],
+    port: &PortOfService,
+    view: NodeView<'_>,
+) -> Candidates<'a> {
+    let mut found = Candidates::new();
     for Derived { endpoint, pod } in derived {
         if let Some(target) = target_port(pod, port) {
-            found.entry(SocketAddr::new(endpoint.address, target)).or_insert(endpoint);
+            add(&mut found, SocketAddr::new(endpoint.address, target), endpoint, view);
         }
     }
     found

@@ -122,7 +122,7 @@ fn answer(
         Vec::new()
     };
     let found = if slices.is_empty() {
-        candidates::of_derived(&derived, port)
+        candidates::of_derived(&derived, port, view)
     } else {
         candidates::of_slices(slices, port, view)
     };

@@ -352,7 +352,7 @@ impl Services {
                         slices.iter().filter_map(|slice| self.slices.get(&(name.0.clone(), slice.clone())));
                     candidates::of_slices(slices, port, view)
                 }
-                None => candidates::of_derived(&derived, port),
+                None => candidates::of_derived(&derived, port, view),
             };
             (port_name(service, port), candidates::resolve_port(service, port, &found, view))
         };

@@ -110,6 +110,10 @@ fn a_client_with_affinity_keeps_its_backend_for_a_while_after_its_last_flow() {
     // It comes back, and gets the client back after the time.
     rig.publish(&affine(&BOTH));
     assert_eq!(to(&mut rig, CLIENT + 41), other);
+    for n in 0..8 {
+        rig.wait(Duration::from_millis(59_900));
+        assert_eq!(to(&mut rig, CLIENT + 50 + n), other, "no affinity ends early");
+    }
     rig.wait(Duration::from_secs(70));
     assert_eq!(to(&mut rig, CLIENT + 42), kept);
 }

@@ -103,8 +103,9 @@ fn preferred(
     // Without a binding the client's address decides, so that an evicted one changes nothing.
     let client = affinity_key(context, packet, packet.dst, packet.dst_port);
     let kept = context.bindings.find(&client).filter(|kept| {
-        // A binding counts in seconds of 1,024 ms.
-        kept.idle_seconds(context.now_ms) * 1024 <= u64::from(seconds) * 1000
+        // A binding counts begun seconds of 1,024 ms. The last one may have just begun: an affinity ends a second late,
+        // and none early.
+        kept.idle_seconds(context.now_ms).saturating_sub(1) * 1024 < u64::from(seconds) * 1000
     });
     let kept = kept.and_then(|kept| found.entry.find(found.backends, packet.is_v4, kept.address, kept.port));
     kept.filter(|kept| !must_be_local || is_local(context, kept, found.backends))

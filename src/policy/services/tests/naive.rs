@@ -145,10 +145,7 @@ fn endpoints(
             }
             for endpoint in &slice.endpoints {
                 let address = SocketAddr::new(endpoint.address, target.port);
-                let is_local = options.node.is_none() || endpoint.node == options.node;
-                if is_local || !found.contains_key(&address) {
-                    found.insert(address, endpoint.clone());
-                }
+                keep_best(&mut found, address, endpoint.clone(), options);
             }
         }
     }
@@ -197,11 +194,28 @@ fn endpoints(
                         Vec::new()
                     },
                 };
-                found.entry(SocketAddr::new(*address, target)).or_insert(endpoint);
+                keep_best(&mut found, SocketAddr::new(*address, target), endpoint, options);
             }
         }
     }
     found
+}
+
+/// Of two endpoints at one address keeps the ready one; of two alike the one that serves; of two alike that of the node.
+fn keep_best(found: &mut Found, address: SocketAddr, endpoint: Endpoint, options: &ServicesOptions) {
+    let is_local = |endpoint: &Endpoint| options.node.is_none() || endpoint.node == options.node;
+    let Some(other) = found.get(&address) else {
+        found.insert(address, endpoint);
+        return;
+    };
+    let is_better = match (endpoint.ready == other.ready, endpoint.serving == other.serving) {
+        (false, _) => endpoint.ready,
+        (true, false) => endpoint.serving,
+        (true, true) => is_local(&endpoint) && !is_local(other),
+    };
+    if is_better {
+        found.insert(address, endpoint);
+    }
 }
 
 /// Endpoints that the node uses.

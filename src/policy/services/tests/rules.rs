@@ -51,6 +51,36 @@ fn ready_endpoints_are_used_and_terminating_ones_that_serve_only_if_none_is_read
 }
 
 #[test]
+fn of_endpoints_with_one_address_the_ready_one_counts_in_any_order_of_slices() {
+    let ready = "{addresses: [10.0.0.2], nodeName: n2}";
+    let serving =
+        "{addresses: [10.0.0.2], nodeName: n2, conditions: {ready: false, serving: true, terminating: true}}";
+    let dying = "{addresses: [10.0.0.2], nodeName: n1, conditions: {ready: false, serving: false, terminating: true}}";
+    let other = |endpoints: &str| slice(endpoints).replace("web-1", "web-0");
+    for (best, worse) in [(ready, dying), (serving, dying), (ready, serving)] {
+        for (first, second) in [(best, worse), (worse, best)] {
+            assert_eq!(
+                internal(&(service("") + &slice(first) + &other(second))),
+                ["10.0.0.2:8080"],
+                "{first}"
+            );
+        }
+    }
+    // Endpoints of pods.
+    let pod = |name: &str, status: &str| {
+        format!(
+            "---\n{{kind: Pod, apiVersion: v1, metadata: {{name: {name}, namespace: shop, labels: {{app: web}}{}}}, \
+             status: {{podIP: 10.0.0.2, conditions: [{{type: Ready, status: '{status}'}}]}}}}\n",
+            if status == "True" { "" } else { ", deletionTimestamp: '2026-01-01T00:00:00Z'" }
+        )
+    };
+    for statuses in [["False", "True"], ["True", "False"]] {
+        let pods = pod("a", statuses[0]) + &pod("b", statuses[1]);
+        assert_eq!(internal(&(service(", selector: {app: web}") + &pods)), ["10.0.0.2:8080"], "{statuses:?}");
+    }
+}
+
+#[test]
 fn a_local_policy_uses_endpoints_of_the_node_with_the_same_fallback() {
     let both = "{addresses: [10.0.0.1], nodeName: n2}, {addresses: [10.0.0.2], nodeName: n1}";
     let local = ", internalTrafficPolicy: Local";
