@@ -39,9 +39,11 @@ impl FirstPacket {
         assert_unanswered(&self.socket, self.protocol, &self.what);
     }
 
-    /// Whether the sender's own kernel has given up: it has not found the gateway, and will send nothing more.
+    /// Whether the sender's own kernel has given up, without the answer of another host: it has not found the gateway,
+    /// and will send nothing more.
     fn is_unsent(&self) -> bool {
-        matches!(rustix::net::sockopt::socket_error(&self.socket), Ok(Err(Errno::HOSTUNREACH)))
+        let error = rustix::net::sockopt::socket_error(&self.socket);
+        matches!(error, Ok(Err(error)) if error != Errno::CONNREFUSED)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Random changes beside a flood: pods come and go, and policies change, while a pod sends hostile frames.
 
 use std::net::IpAddr;
+use std::process::Command;
 
-use palisade::lab::Pod;
+use palisade::dataplane::Gateway;
 use palisade::lab::traffic::{Server, Services};
+use palisade::lab::{GATEWAY_V4, Pod};
 use palisade::net::tcp::Flags;
 use palisade::pktgen::Kind;
 
@@ -86,6 +88,10 @@ fn random_changes_beside_a_flood_hold_at_once_and_disturb_no_other_connection() 
         let rig =
             deaf(Rig::with(&["db", "client", "other", "flooder", "guest", "caller", "callee"], 1, config));
         let [db, other, flooder] = ["db", "other", "flooder"].map(|name| rig.pod(name));
+        // The guest's kernel sends at once, also while nobody answers for its gateway.
+        let gateway =
+            format!("neigh replace {GATEWAY_V4} lladdr {} dev eth0 nud permanent", Gateway::default().mac);
+        assert!(rig.pod("guest").status(Command::new("ip").args(gateway.split(' '))).unwrap().success());
         let mut talk = Connection::open(&rig.pod("caller"), &rig.pod("callee"));
         let _server = Server::start(&db, &[crate::support::PORT], Services::Tcp).unwrap();
         let flood = random.pick(&floods(&flooder, &other));
