@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
+
 use super::config::{InterfaceKind, NetworkConfig};
 use super::detach::{OTHERS_BUDGET, Remover};
 use super::environment::{Attachment, Environment};
