@@ -6,11 +6,12 @@ use std::time::Duration;
 use palisade::control::protocol::PortRequest;
 use palisade::dataplane::PortKind;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
+use palisade::net::flow::Protocol;
 
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, SILENCE, assert_accounted, assert_allowed, assert_denied, eventually,
-    isolated, isolated_on_veth, only_from,
+    EGRESS, INGRESS, PATIENCE, PORT, Rig, SILENCE, assert_accounted, assert_allowed, assert_denied,
+    assert_protocol_denied, eventually, isolated, isolated_on_veth, only_from,
 };
 
 #[test]
@@ -111,6 +112,12 @@ fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
     let _server = Server::start(&node, &[PORT], Services::Tcp).unwrap();
     for address in node.addresses() {
         assert_allowed(&db, address);
+    }
+    let mute = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: mute, namespace: default}\n\
+                spec: {podSelector: {matchLabels: {app: stranger}}, policyTypes: [Egress]}\n";
+    rig.apply(mute);
+    for address in node.addresses() {
+        assert_protocol_denied(&rig.switch, &stranger, (Protocol::UDP, address, PORT), EGRESS);
     }
     assert_accounted(&rig.counters());
 }

@@ -3,6 +3,8 @@
 use super::super::state::{FlowState, Side};
 use crate::ids::Generation;
 
+/// A socket of the node opened the flow, as the mark of its packet told.
+const BY_NODE_SOCKET: u64 = 1 << 7;
 /// The higher end of the key opened the flow.
 pub(super) const OPENED_BY_HIGH: u64 = 1 << 8;
 /// The lower end was a pod of this node when the flow was inserted.
@@ -14,13 +16,13 @@ const TRANSLATED: u64 = 1 << 11;
 /// Window scale of the end, four bits.
 const SCALE_SHIFT: u32 = 12;
 const SCALE: u64 = 0xf << SCALE_SHIFT;
-const STATE: u64 = 0xff;
-/// The bits that a revalidation keeps: state, opener, pods, scale.
+const STATE: u64 = 0x7f;
+/// The bits that a revalidation keeps: state, opener, its kind, pods, scale.
 const STATUS: u64 = 0xffff;
 
 /// The flow word of one end, from the high bits down: the policy epoch, 32 bits; the hop plus one, 16 bits,
-/// zero for none; the end's window scale, whether the flow is translated, the ends that were pods of this node, the end that opened the flow;
-/// the flow's state, eight bits.
+/// zero for none; the end's window scale, whether the flow is translated, the ends that were pods of this node, the end that opened the flow,
+/// whether a socket of the node did; the flow's state, seven bits.
 ///
 /// The policy epoch is the generation that last evaluated packets of this end, and under which their hop was
 /// noted.
@@ -40,7 +42,7 @@ impl FlowWord {
     #[inline]
     pub(super) fn status_of(
         state: FlowState,
-        opened_by_low: bool,
+        (opened_by_low, by_node_socket): (bool, bool),
         pods: [bool; 2],
         translated: bool,
         scale: u8,
@@ -48,6 +50,7 @@ impl FlowWord {
         let opened = if opened_by_low { 0 } else { OPENED_BY_HIGH };
         let [low, high] = pods.map(u64::from);
         u64::from(state as u8)
+            | u64::from(by_node_socket) * BY_NODE_SOCKET
             | opened
             | low * LOW_IS_POD
             | high * HIGH_IS_POD
@@ -89,13 +92,19 @@ impl FlowWord {
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).
     #[inline]
     pub(crate) fn state(self) -> FlowState {
-        FlowState::from_number(self.0 as u8)
+        FlowState::from_number((self.0 & STATE) as u8)
     }
 
     /// The side of the end, given whether it is the lower one.
     #[inline]
     pub(crate) fn side(self, is_low: bool) -> Side {
         if is_low == (self.0 & OPENED_BY_HIGH != 0) { Side::Responder } else { Side::Initiator }
+    }
+
+    /// Whether a socket of the node opened the flow.
+    #[inline]
+    pub(crate) fn is_by_node_socket(self) -> bool {
+        self.0 & BY_NODE_SOCKET != 0
     }
 
     /// Whether the initiator has sent to a virtual address, in whose place the responder is.
@@ -112,7 +121,7 @@ impl FlowWord {
 
     /// Whether both words are of a flow with the same opener, the same pods and the same translation.
     pub(super) fn has_same_ends(self, other: FlowWord) -> bool {
-        (self.0 ^ other.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD | TRANSLATED) == 0
+        (self.0 ^ other.0) & (BY_NODE_SOCKET | OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD | TRANSLATED) == 0
     }
 
     /// Whether the bits of the state are a state's number.

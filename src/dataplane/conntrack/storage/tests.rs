@@ -116,6 +116,7 @@ fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
 fn flow(number: u64, state: FlowState, tcp: Option<TcpFlow>) -> NewFlow {
     NewFlow {
         opened_by_low: number.is_multiple_of(2),
+        by_node_socket: number.is_multiple_of(7),
         pods: [true, number.is_multiple_of(3)],
         owner_port: PortId(number as u16 % 5),
         policy_epoch: NEWEST,
