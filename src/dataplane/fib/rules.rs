@@ -112,8 +112,8 @@ impl Rules {
     }
 
     /// Address by which table `acl` decides on a flow that the node forwards under an address of its own, and whose real
-    /// source is unknown: that address, as of any host. A rule about the pod's own node is not about such a flow. Where it
-    /// decides, the unspecified address stands for the source: rules about every address match it, and no others.
+    /// source is unknown: that address, as of any host. A rule about the pod's own node is not about such a flow: if it
+    /// decides, the unspecified address stands for the source, which rules about every address match, and no others.
     #[cold]
     pub(crate) fn peer_of_forwarded(&self, acl: AclId, flow: &Flow) -> Address {
         match self.name(self.lookup(acl, flow.src, flow)) {

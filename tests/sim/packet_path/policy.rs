@@ -184,12 +184,20 @@ fn packets_that_the_node_forwards_may_have_its_address_and_never_its_privilege()
         assert_eq!((own, denied(&rig)), (vec![(A, forwarded(A, &packet(2)))], before + 1));
         assert_eq!(flows(&rig).len(), 1 + 2 * family);
 
-        // A flow remembers who has opened it. Its later packets, marked or not, change nothing.
+        // A flow remembers who has opened it.
         rig.publish(&Setting::open());
         assert_eq!(send(&mut rig, 3), [(A, forwarded(A, &packet(3)))]);
         passes(&mut rig, HOST, A, &packet(3));
         passes(&mut rig, HOST, A, &packet(2));
         rig.publish(&setting);
+        // The node does not forward into a flow of its sockets, one way or two.
+        let invalid = |rig: &Rig| rig.counters(HOST).drops.get("invalid-state").copied().unwrap_or(0);
+        let before = invalid(&rig);
+        assert_eq!(send(&mut rig, 2), []);
+        let reply = Transport::Udp { ports: [53, 2] };
+        passes(&mut rig, A, HOST, &Spec::new(pod_address(0)[family], node_address()[family], reply));
+        assert_eq!(send(&mut rig, 2), []);
+        assert_eq!(invalid(&rig), before + 2);
         let before = denied(&rig);
         is_dropped(&mut rig, HOST, &packet(3), DropReason::PolicyIngress);
         assert_eq!(denied(&rig), before + 1);

@@ -17,6 +17,8 @@ const TRANSLATED: u64 = 1 << 11;
 const SCALE_SHIFT: u32 = 12;
 const SCALE: u64 = 0xf << SCALE_SHIFT;
 const STATE: u64 = 0x7f;
+/// The bits by which a packet is known to change nothing. Packets of the node's sockets are checked one by one.
+const PLAIN: u64 = STATE | BY_NODE_SOCKET | TRANSLATED;
 /// The bits that a revalidation keeps: state, opener, its kind, pods, scale.
 const STATUS: u64 = 0xffff;
 
@@ -71,10 +73,10 @@ impl FlowWord {
     }
 
     /// The hop of packets of this end, if no packet changes the flow any more: it is UDP, and both directions
-    /// were seen. `None` for a translated flow.
+    /// were seen. `None` for a translated flow, and one of a socket of the node.
     #[inline]
     pub(crate) fn plain_hop(self) -> Option<u16> {
-        if self.0 & (STATE | TRANSLATED) == FlowState::UdpTwoWay as u64 { self.hop() } else { None }
+        if self.0 & PLAIN == FlowState::UdpTwoWay as u64 { self.hop() } else { None }
     }
 
     /// The same for a translated flow, and `None` for any other.
@@ -86,7 +88,7 @@ impl FlowWord {
     /// Whether the flow is translated, and no packet changes it any more.
     #[inline]
     pub(crate) fn is_plain_translated(self) -> bool {
-        self.0 & (STATE | TRANSLATED) == FlowState::UdpTwoWay as u64 | TRANSLATED
+        self.0 & PLAIN == FlowState::UdpTwoWay as u64 | TRANSLATED
     }
 
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).
@@ -144,5 +146,32 @@ impl FlowWord {
 
     pub(super) fn with_scale(self, scale: u8) -> FlowWord {
         FlowWord(self.0 & !SCALE | u64::from(scale) << SCALE_SHIFT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_of_a_socket_of_the_node_stays_one_through_changes_of_state_and_revalidations() {
+        for by_node_socket in [false, true] {
+            for state in FlowState::ALL {
+                let status = FlowWord::status_of(*state, (true, by_node_socket), [false, true], false, 7);
+                let word = FlowWord::new(Generation(3), Some(5), status);
+                let next =
+                    word.with_state(FlowState::UdpTwoWay).with_scale(2).revalidated(Generation(4), None);
+                assert!(word.has_valid_state() && word.state() == *state);
+                assert!(word.has_same_ends(next) && next.state() == FlowState::UdpTwoWay);
+                assert_eq!([word, next].map(FlowWord::is_by_node_socket), [by_node_socket; 2]);
+                assert_eq!((next.pods(), next.scale(), next.hop()), ([false, true], 2, None));
+            }
+            let two_way =
+                FlowWord::status_of(FlowState::UdpTwoWay, (true, by_node_socket), [true; 2], false, 0);
+            let word = FlowWord::new(Generation(3), Some(5), two_way);
+            // Each packet of such a flow is checked for the mark.
+            assert_eq!(word.plain_hop(), (!by_node_socket).then_some(5));
+            assert!(!word.has_same_ends(FlowWord(word.0 ^ BY_NODE_SOCKET)));
+        }
     }
 }
