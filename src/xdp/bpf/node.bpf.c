@@ -7,8 +7,8 @@
 // here only: a forwarded one with it is dropped. ARP, neighbour discovery and multicast stay as they are.
 //
 // A packet of a socket has `sk`, and no interface that it came in by. A forwarded one has no `sk`: ip_forward() and
-// ip6_forward() drop those that have ("if (unlikely(skb->sk)) goto drop;"). A bridge leaves `sk` of a sender in another
-// namespace, and there is an interface then.
+// ip6_forward() drop those that have ("if (unlikely(skb->sk)) goto drop;"). A bridge and a flow table of nftables leave
+// the `sk` of a sender in another namespace, and there is an interface then.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
