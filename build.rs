@@ -1,4 +1,4 @@
-//! Compiles the XDP programs of `src/xdp/bpf` to BPF objects, which `src/xdp/program.rs` embeds, and passes the commit
+//! Compiles the XDP and tc programs of `src/xdp/bpf` to BPF objects, which `src/xdp/program.rs` embeds, and passes the commit
 //! and the target of the build to `palisade --version`. It reads the commit from `.git` without git, in the layout of
 //! gitrepository-layout(5).
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-const SOURCES: &[&str] = &["count", "port", "uplink"];
+const SOURCES: &[&str] = &["count", "node", "port", "uplink"];
 const HOW_TO_INSTALL: &str = "sudo apt-get install clang linux-libc-dev   (or `make setup`)";
 
 fn main() {

@@ -8,12 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
-use ipnet::IpNet;
 
 use super::core::Core;
 use super::endpoints::Link;
 use super::neighbor::resolver::Resolver;
-use super::port_attachment::PortAttachment;
+use super::port_attachment::OpenPort;
 use super::worker::Worker;
 use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
@@ -36,6 +35,8 @@ pub struct Dataplane {
     /// Reschedulers, one for each worker.
     reschedulers: Vec<Rescheduler>,
     pub(super) ports: Mutex<BTreeMap<PortId, OpenPort>>,
+    /// Problems of the open ports. This lock is held for moments, unlike `ports`.
+    port_problems: Mutex<BTreeMap<PortId, String>>,
     /// Kernel counters of the open ports. This lock is held for moments, unlike `ports`.
     losses: Mutex<BTreeMap<PortId, LossCounters>>,
     /// Resolver, which runs from the first uplink on.
@@ -68,24 +69,6 @@ pub enum ShutdownMode {
 pub(super) struct Guards {
     pub(super) guard: Arc<Guard>,
     pub(super) on: BTreeSet<u32>,
-}
-
-pub(super) struct OpenPort {
-    /// Properties of the interface when the port was opened.
-    pub(super) interface: Interface,
-    pub(super) attachment: PortAttachment,
-}
-
-impl OpenPort {
-    /// Sets the prefixes that an uplink takes from the kernel.
-    pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
-        if let Err(error) = self.attachment.set_prefixes(prefixes) {
-            tracing::error!(
-                interface = self.interface.name,
-                "an uplink does not take all that is for its pods: {error}"
-            );
-        }
-    }
 }
 
 impl Dataplane {
@@ -136,6 +119,7 @@ impl Dataplane {
             threads: Vec::new(),
             reschedulers,
             ports,
+            port_problems: Mutex::default(),
             losses,
             resolver,
             without_xdp,
@@ -187,6 +171,19 @@ impl Dataplane {
     pub(super) fn release_losses(&self, port: PortId) {
         if let Some(losses) = self.losses().get_mut(&port) {
             losses.close();
+        }
+    }
+
+    pub(super) fn port_problems(&self) -> MutexGuard<'_, BTreeMap<PortId, String>> {
+        self.port_problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the problem of a port.
+    pub(super) fn set_port_problem(&self, port: PortId, problem: Option<String>) {
+        let mut problems = self.port_problems();
+        match problem {
+            Some(problem) => _ = problems.insert(port, problem),
+            None => _ = problems.remove(&port),
         }
     }
 
@@ -287,6 +284,7 @@ impl Dataplane {
 
     pub(super) fn forget_port(&self, port: PortId) {
         self.losses().remove(&port);
+        self.set_port_problem(port, None);
         self.core.remove_port(port, &self.wait_for_workers());
         if let Some(resolver) = &*self.resolver() {
             resolver.remove_uplink(port);
@@ -330,15 +328,12 @@ impl Dataplane {
             }
         }
         let ports = std::mem::take(&mut *self.ports());
-        let part = |attachment: PortAttachment| match shutdown_mode {
+        let part = |port: OpenPort| match shutdown_mode {
             ShutdownMode::Closed => Ok(()),
-            ShutdownMode::Detached => attachment.detach(),
-            ShutdownMode::AsFound => attachment.undo(),
+            ShutdownMode::Detached => port.detach(),
+            ShutdownMode::AsFound => port.undo(),
         };
-        ports
-            .into_values()
-            .try_for_each(|port| part(port.attachment))
-            .map_err(|error| StartError::Setup(error.to_string()))
+        ports.into_values().try_for_each(part).map_err(|error| StartError::Setup(error.to_string()))
     }
 }
 

@@ -27,6 +27,7 @@ impl FlowTable {
             let (key, opened_by_low) = Key::of_flow(flow);
             let new = NewFlow {
                 opened_by_low,
+                by_node_socket: false,
                 pods: [false; 2],
                 owner_port: PortId(0),
                 policy_epoch: Generation(0),

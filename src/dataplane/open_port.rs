@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::api::DataplaneApi;
-use super::engine::{Dataplane, OpenPort, worker_stuck};
+use super::engine::{Dataplane, worker_stuck};
 use super::fib::port::PortView;
 use super::neighbor::resolver::Resolver;
-use super::port_attachment::PortAttachment;
+use super::port_attachment::{OpenPort, PortAttachment};
 use super::uplink::{self, Uplink};
 use super::worker::handoff;
 use super::worker::mailbox::Command;
@@ -20,7 +20,7 @@ use super::{PortError, PortKind, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::limits::MTU_MAX;
 use crate::netlink::Interface;
-use crate::xdp::{Binder, Mode, PortQueue, Program, XdpError, check_mtu, one_frame};
+use crate::xdp::{Binder, Mode, NodeMarker, PortQueue, Program, XdpError, check_mtu, one_frame};
 
 impl Dataplane {
     /// Opens the port `id` on an interface, and gives its view to `announce` before the workers get its
@@ -68,7 +68,12 @@ impl Dataplane {
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
         let nic = uplink_port.as_ref().map(|uplink_port| uplink_port.mac);
         let mtu = interface.mtu.min(65_535) as u16;
-        announce(PortView::new(spec.kind, spec.vlan, mtu, nic), &interface);
+        let marker = (spec.kind == PortKind::Host).then(|| {
+            NodeMarker::attach(&interface, self.pins.as_ref().ok()).map_err(|error| error.to_string())
+        });
+        let is_marked = matches!(marker, Some(Ok(_)));
+        let view = PortView::new(spec.kind, spec.vlan, mtu, nic).with_marked_node_sockets(is_marked);
+        announce(view, &interface);
         // Workers with a queue come first, so that a frame handed off to them finds a worker that sends it.
         let accesses = handoff::accesses(self.core.workers(), queues, mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
@@ -77,8 +82,9 @@ impl Dataplane {
         let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
         let attachment = PortAttachment::Program(program);
-        let mut open = OpenPort { interface: interface.clone(), attachment };
+        let mut open = OpenPort { interface: interface.clone(), attachment, marker };
         self.set_services(&mut open);
+        self.set_port_problem(id, open.problem());
         ports.insert(id, open);
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);

@@ -6,6 +6,10 @@ use crate::net::mac::Mac;
 use crate::net::sctp;
 use crate::net::tcp::{self, Flags};
 
+/// Mark of a frame that a socket of the node has sent, in [`Packet::src_bits`]: the I/G bit of its source address, which
+/// no station's address has (IEEE 802.3). `src/xdp/bpf/node.bpf.c` writes it.
+const NODE_SOCKET_MARK: u64 = 1;
+
 /// Kind of a packet: the stages that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
@@ -70,7 +74,7 @@ pub(crate) struct Packet {
     pub unfinished: bool,
     /// Whether the destination is a backend in place of a virtual address. The frame still has the virtual one.
     pub translated: bool,
-    /// Ethernet source, as [`Mac::to_bits`] has it.
+    /// Ethernet source, as [`Mac::to_bits`] has it, with the mark of the node's sockets if the frame has it.
     pub src_bits: u64,
     /// Ethernet destination, as [`Mac::to_bits`] has it.
     pub dst_bits: u64,
@@ -86,10 +90,22 @@ impl Packet {
         FlowKey { src: address::unpack(src), dst: address::unpack(dst), protocol, src_port, dst_port }
     }
 
-    /// Ethernet source.
+    /// Whether the frame has the mark of the node's sockets.
+    #[inline]
+    pub(crate) fn is_marked(&self) -> bool {
+        self.src_bits & NODE_SOCKET_MARK != 0
+    }
+
+    /// Ethernet source without the mark of the node's sockets, as [`Mac::to_bits`] has it: the address of the station.
+    #[inline]
+    pub(crate) fn station_bits(&self) -> u64 {
+        self.src_bits & !NODE_SOCKET_MARK
+    }
+
+    /// The same as an address.
     #[inline]
     pub(crate) fn src_mac(&self) -> Mac {
-        Mac::from_bits(self.src_bits)
+        Mac::from_bits(self.station_bits())
     }
 
     /// Ethernet destination.

@@ -106,8 +106,7 @@ pub(super) fn path(
     neighbors: &Neighbors,
     key: &FlowKey,
 ) -> FlowPath {
-    let flow =
-        Flow { src: pack(key.src), dst: pack(key.dst), protocol: key.protocol, dst_port: key.dst_port };
+    let flow = new_flow(snapshot, key);
     let (source, destination) = (hop(snapshot, flow.src), hop(snapshot, flow.dst));
     let comes_by = comes_by(snapshot, flow.src);
     let from = comes_by.and_then(|port| Some((port, snapshot.port(port)?)));
@@ -141,6 +140,14 @@ pub(super) fn path(
     }
 }
 
+/// Flow of a new connection. One from an address of the node is by a socket of the node, where the switch can tell these.
+pub(super) fn new_flow(snapshot: &Snapshot, key: &FlowKey) -> Flow {
+    let (src, dst) = (pack(key.src), pack(key.dst));
+    let from = comes_by(snapshot, src).and_then(|port| snapshot.port(port));
+    let by_node_socket = from.is_some_and(|from| from.marks_node_sockets() && from.is_node_address(src));
+    Flow { src, dst, protocol: key.protocol, dst_port: key.dst_port, by_node_socket }
+}
+
 /// Verdict of policy on a flow, and the origin of the decisive entry: that of the table that denies it, else that of the last
 /// table. `None` where no policy is asked, because a port of the flow is closed or no route leads to it.
 pub(super) fn verdict<'a>(snapshot: &'a Snapshot, flow: &Flow) -> Option<(Verdict, Option<&'a RuleOrigin>)> {
@@ -148,7 +155,7 @@ pub(super) fn verdict<'a>(snapshot: &'a Snapshot, flow: &Flow) -> Option<(Verdic
     let Some(Hop::Port(to, _)) = snapshot.hop(flow.dst) else { return None };
     let acls = EffectiveAcls::of_established(flow, from, snapshot.port(to)?);
     let mut origin = None;
-    for (acl, peer) in [(acls.egress, flow.dst), (acls.ingress, flow.src)] {
+    for (acl, peer) in [(acls.egress, flow.dst), (acls.ingress, snapshot.ingress_peer(&acls, flow))] {
         let Some(acl) = acl else { continue };
         let Some(rules) = snapshot.rules() else { return Some((Verdict::Deny, None)) };
         let decision = rules.decide(acl, peer, flow, None);
@@ -227,14 +234,16 @@ fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [O
     let Some(rules) = snapshot.rules() else { return [None, None] };
     let acls = EffectiveAcls::of_established(flow, from, to);
     let is_evaluated = matches!(to.policy_mode(), PolicyMode::Tables { .. }) && acls.closed.is_none();
-    let own_node = (is_evaluated && from.is_node_address(flow.src)).then(|| PathSide {
+    let is_own_node = flow.by_node_socket && from.is_node_address(flow.src);
+    let own_node = (is_evaluated && is_own_node).then(|| PathSide {
         verdict: Verdict::Allow,
         decided_by: RuleOrigin::OwnNode,
         peer_class: None,
         row: Vec::new(),
     });
     let evaluate = |acl: Option<AclId>, peer| side(rules, acl?, peer, flow);
-    [evaluate(acls.egress, flow.dst), evaluate(acls.ingress, flow.src).or(own_node)]
+    let peer = snapshot.ingress_peer(&acls, flow);
+    [evaluate(acls.egress, flow.dst), evaluate(acls.ingress, peer).or(own_node)]
 }
 
 fn side(rules: &Rules, acl: AclId, peer: Address, flow: &Flow) -> Option<PathSide> {

@@ -1,5 +1,5 @@
 //! Attachment of an open port to its interface: an XDP program on an interface of the node, or a tap device in the
-//! network namespace of a pod.
+//! network namespace of a pod; at the other end of a host port, the program that marks the node's sockets.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,9 +8,73 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::{PortError, PortHealth, PortSpec};
-use crate::netlink::NetworkNamespace;
+use crate::netlink::{Interface, NetworkNamespace};
 use crate::tap::TapDevice;
-use crate::xdp::{Program, ServiceDestinations, XdpError};
+use crate::xdp::{NodeMarker, Pins, Program, ServiceDestinations, XdpError};
+
+/// An open port.
+pub(super) struct OpenPort {
+    /// Properties of the interface when the port was opened.
+    pub(super) interface: Interface,
+    pub(super) attachment: PortAttachment,
+    /// Program that marks the node's sockets, of a host port, or the reason why there is none.
+    pub(super) marker: Option<Result<NodeMarker, String>>,
+}
+
+impl OpenPort {
+    /// Sets the prefixes that an uplink takes from the kernel.
+    pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
+        if let Err(error) = self.attachment.set_prefixes(prefixes) {
+            tracing::error!(
+                interface = self.interface.name,
+                "an uplink does not take all that is for its pods: {error}"
+            );
+        }
+    }
+
+    /// Keeps the program that marks the node's sockets attached. Returns whether it is where it was not before, or the
+    /// reverse: then the port has to be opened again.
+    pub(super) fn has_changed_marker(&mut self, pins: Option<&Pins>) -> bool {
+        let Some(marker) = &mut self.marker else { return false };
+        if marker.as_ref().is_ok_and(NodeMarker::holds) {
+            return false;
+        }
+        let was_attached = marker.is_ok();
+        *marker = NodeMarker::attach(&self.interface, pins).map_err(|error| error.to_string());
+        if was_attached {
+            let result = if marker.is_ok() { "it is attached again" } else { "it cannot be attached again" };
+            tracing::error!(
+                interface = self.interface.name,
+                "the program that marks the node's sockets was taken off: {result}"
+            );
+        }
+        was_attached != marker.is_ok()
+    }
+
+    /// Problem of the port for the operator.
+    pub(super) fn problem(&self) -> Option<String> {
+        let reason = self.marker.as_ref()?.as_ref().err()?;
+        let interface = &self.interface.name;
+        Some(format!(
+            "host port {interface}: the node's own packets are not told from those that it forwards, and policy applies to \
+             them (kubelet's probes too): {reason}"
+        ))
+    }
+
+    /// Detaches the port's programs, or removes its tap device.
+    pub(super) fn detach(self) -> Result<(), PortError> {
+        let marker = self.marker.and_then(Result::ok).map_or(Ok(()), NodeMarker::detach);
+        self.attachment.detach()?;
+        Ok(marker?)
+    }
+
+    /// Restores the state before the opening, unless it was kept.
+    pub(super) fn undo(self) -> Result<(), PortError> {
+        let marker = self.marker.and_then(Result::ok).map_or(Ok(()), NodeMarker::undo);
+        self.attachment.undo()?;
+        Ok(marker?)
+    }
+}
 
 /// Attachment of a port.
 pub(super) enum PortAttachment {

@@ -125,6 +125,8 @@ impl Simulation {
         let mac = Mac([2, 0, 0, 0, 0, number as u8]);
         let link = Link { interface: format!("memory{number}"), index: number, mac, namespace: 0 };
         let (id, workers) = (self.core.free_port(Some(&link))?, self.workers.len());
+        let is_host = view.kind == PortKind::Host;
+        let view = view.with_marked_node_sockets(is_host);
         let (mtu, is_tap) = (view.mtu.into(), view.kind == PortKind::Tap);
         self.core.add_port(id, view, Some(link), &|_, _| {});
         let memory = |worker: &Worker| {

@@ -169,7 +169,7 @@ impl From<&LinkMessage> for Interface {
     }
 }
 
-fn request_for(index: u32) -> LinkMessage {
+pub(super) fn request_for(index: u32) -> LinkMessage {
     let mut request = LinkMessage::default();
     request.header.index = index;
     request

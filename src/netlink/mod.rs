@@ -15,6 +15,7 @@ mod namespace;
 mod neighbor;
 mod pod_interface;
 mod routes;
+mod veth_peer;
 
 mod link_events;
 mod neighbor_events;
@@ -32,3 +33,4 @@ pub(crate) use pod_interface::{
     PodRoute, configure_pod_interface, forward_from, raise_host_end, raise_routed_host_end,
 };
 pub(crate) use socket::RouteSocket;
+pub use veth_peer::VethPeer;

@@ -16,7 +16,7 @@ use rustix::mount::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Directory of named namespaces (ip-netns(8)).
-const DIRECTORY: &str = "/run/netns";
+pub(super) const DIRECTORY: &str = "/run/netns";
 
 /// A network namespace, by a file of it.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
 use crate::dataplane::PortKind;
 use crate::limits::MTU_MAX;
-use crate::netlink::{Interface, NetlinkError, NetworkNamespace};
+use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
 use crate::xdp::{XdpError, has_program_of_switch};
 
 /// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
@@ -54,6 +54,9 @@ fn of_interface(port: &PortConfig, workers: usize, running: Option<&[PortInfo]>)
     };
     let mut checks = vec![state(subject, port, &interface), mtu(subject, port, &interface)];
     checks.push(queues(subject, &interface, workers));
+    if port.kind == PortKind::Host {
+        checks.push(node_end(subject, &interface));
+    }
     let open = running.into_iter().flatten().find(|open| open.report.interface_index == interface.index);
     checks.push(match open {
         Some(open) => {
@@ -80,6 +83,18 @@ fn state(subject: &str, port: &PortConfig, interface: &Interface) -> Check {
     };
     let what = if interface.has_carrier { "is up" } else { "is up and has no carrier" };
     Check::unless(!interface.has_carrier, subject, format!("{kind}, {what}"), peer)
+}
+
+/// Checks that the switch finds the node's end of a host port, at which it marks what the node's sockets send.
+fn node_end(subject: &str, interface: &Interface) -> Check {
+    match VethPeer::of(interface) {
+        Ok(_) => Check::ok(subject, "its other end is found: the node's own packets are marked there"),
+        Err(error) => Check::finding(
+            subject,
+            format!("policy applies to the node's own packets, kubelet's probes too: {error}"),
+            "make it an end of a veth pair, whose other end is in this network namespace or in a named one (`ip netns`)",
+        ),
+    }
 }
 
 fn mtu(subject: &str, port: &PortConfig, interface: &Interface) -> Check {

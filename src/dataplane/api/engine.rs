@@ -101,6 +101,11 @@ impl DataplaneApi for Dataplane {
         if is.mac != was.mac && program.has_prefixes() {
             return changed("its Ethernet address is", &was.mac, &is.mac);
         }
+        let has_changed = open.has_changed_marker(self.pins.as_ref().ok());
+        self.set_port_problem(port, open.problem());
+        if has_changed {
+            return Ok(PortHealth::Changed("the marks of the node's sockets have come or gone".to_owned()));
+        }
         let obstacle = match (is.is_up, is.has_carrier) {
             (false, _) => Some(format!("interface {0} is set down: `ip link set {0} up`", is.name)),
             (true, false) => Some(format!(
@@ -140,6 +145,10 @@ impl DataplaneApi for Dataplane {
         self.without_xdp.as_deref()
     }
 
+    fn problems(&self) -> Vec<String> {
+        self.port_problems().values().cloned().collect()
+    }
+
     fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
         self.stuck_for(patience)
     }
@@ -150,7 +159,7 @@ impl DataplaneApi for Dataplane {
         self.close_queues(port)?;
         self.forget_port(port);
         if detach {
-            open.attachment.detach()?;
+            open.detach()?;
         }
         Ok(())
     }

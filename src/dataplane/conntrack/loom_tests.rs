@@ -79,6 +79,7 @@ fn key(number: u64) -> Key {
 fn flow(owner_port: u16) -> NewFlow {
     NewFlow {
         opened_by_low: true,
+        by_node_socket: false,
         pods: [true, false],
         owner_port: PortId(owner_port),
         policy_epoch: Generation(1),

@@ -41,6 +41,7 @@ fn word(port: u16, protocol: Protocol) -> u64 {
 fn flow(owner_port: u16, state: FlowState) -> NewFlow {
     NewFlow {
         opened_by_low: true,
+        by_node_socket: false,
         pods: [true, false],
         owner_port: PortId(owner_port),
         policy_epoch: Generation(1),

@@ -10,10 +10,10 @@ use crate::dataplane::conntrack::{Conntrack, Entry, FlowState, Key, QuotaClass, 
 use crate::dataplane::fib::effective_acls::Flow;
 use crate::dataplane::stats::FlowEventQueue;
 use crate::dataplane::worker::mailbox::{Command, SlotAndKey};
-use crate::dataplane::{EndedFlow, EndedFlows, FlowCount, FlowCounters, FlowInfo, FlowsLeft};
+use crate::dataplane::{EndedFlow, EndedFlows, FlowCount, FlowCounters, FlowInfo, FlowsLeft, path};
 use crate::ids::WorkerId;
 use crate::limits::ENDED_FLOWS_WAITING_MAX;
-use crate::net::address::{pack, unpack};
+use crate::net::address::unpack;
 use crate::net::flow::FlowKey;
 use crate::tables::RuleOrigin;
 
@@ -44,11 +44,23 @@ impl Core {
         });
     }
 
-    /// Origins of the egress and ingress decision on a flow under the tables in force.
+    /// Origins of the egress and ingress decision on a flow under the tables in force. One that the table has no more is
+    /// described as a new one.
     pub(in crate::dataplane) fn flow_origins(&self, key: &FlowKey) -> [Option<RuleOrigin>; 2] {
-        let (src, dst) = (pack(key.src), pack(key.dst));
-        let flow = Flow { src, dst, protocol: key.protocol, dst_port: key.dst_port };
-        self.shared.snapshot.current().origins(&flow)
+        let snapshot = self.shared.snapshot.current();
+        let flow = path::new_flow(&snapshot, key);
+        let by_node_socket = match self.entry_of(key) {
+            Some(entry) => entry.flow_word(true).is_by_node_socket(),
+            None => flow.by_node_socket,
+        };
+        snapshot.origins(&Flow { by_node_socket, ..flow })
+    }
+
+    /// Entry of a flow, given its original direction.
+    fn entry_of(&self, flow: &FlowKey) -> Option<&Entry> {
+        let conntrack = &self.shared.conntrack;
+        let (key, _) = Key::of_flow(flow);
+        conntrack.look_up(&key, conntrack.hash(&key)).map(|slot| conntrack.entry(slot))
     }
 
     /// Ends the flows for which `wanted` returns true: workers do, each for a part. Calls `run` with each worker that has

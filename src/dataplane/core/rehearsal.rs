@@ -8,7 +8,6 @@ use crate::dataplane::fib::effective_acls::Flow;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::{DesiredState, path};
 use crate::ids::Generation;
-use crate::net::address;
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, RuleTables, Verdict};
 
@@ -59,7 +58,7 @@ impl Core {
 
     /// Judges a flow by the tables in force and by a candidate. Returns their difference, if there is one.
     pub(in crate::dataplane) fn judge(&self, candidate: &Candidate, key: &FlowKey) -> Option<Disagreement> {
-        disagreement(&self.shared.snapshot.current(), candidate, key)
+        disagreement(&self.shared.snapshot.current(), candidate, key, None)
     }
 
     /// Judges all flows of the conntrack table, and calls `differs` for those on which verdicts differ. Returns the number of
@@ -73,17 +72,25 @@ impl Core {
         let mut judged = 0;
         self.shared.conntrack.for_each(|_, key, entry| {
             judged += 1;
-            let flow = key.flow(entry.sender(true) == Side::Initiator);
-            disagreement(&snapshot, candidate, &flow).map(&mut *differs);
+            let flow_word = entry.flow_word(true);
+            let flow = key.flow(flow_word.side(true) == Side::Initiator);
+            let by_node_socket = Some(flow_word.is_by_node_socket());
+            disagreement(&snapshot, candidate, &flow, by_node_socket).map(&mut *differs);
             true
         });
         judged
     }
 }
 
-fn disagreement(snapshot: &Snapshot, candidate: &Candidate, key: &FlowKey) -> Option<Disagreement> {
-    let (src, dst) = (address::pack(key.src), address::pack(key.dst));
-    let flow = Flow { src, dst, protocol: key.protocol, dst_port: key.dst_port };
+/// Difference of the verdicts on a flow. `by_node_socket`: whether a socket of the node has opened it; `None` for a new one.
+fn disagreement(
+    snapshot: &Snapshot,
+    candidate: &Candidate,
+    key: &FlowKey,
+    by_node_socket: Option<bool>,
+) -> Option<Disagreement> {
+    let new = path::new_flow(snapshot, key);
+    let flow = Flow { by_node_socket: by_node_socket.unwrap_or(new.by_node_socket), ..new };
     let (enforced, other) = (path::verdict(snapshot, &flow)?, path::verdict(&candidate.snapshot, &flow)?);
     let judgement = |(verdict, origin): (_, Option<&RuleOrigin>)| Judgement {
         verdict,

@@ -14,6 +14,9 @@ pub(crate) struct EffectiveAcls {
     pub egress: Option<AclId>,
     /// Table of the destination.
     pub ingress: Option<AclId>,
+    /// Whether the ingress table decides on a packet that the node forwards under an address of its own: see
+    /// [`Rules::peer_of_forwarded`](super::rules::Rules::peer_of_forwarded).
+    pub is_forwarded: bool,
     /// Reason to drop the flow if no table denies it.
     pub closed: Option<DropReason>,
 }
@@ -26,7 +29,12 @@ impl EffectiveAcls {
             (PolicyMode::Tables { egress, .. }, PolicyMode::Tables { ingress, .. })
                 if from.attachment != to.attachment =>
             {
-                EffectiveAcls { egress: Some(egress), ingress: Some(ingress), closed: None }
+                EffectiveAcls {
+                    egress: Some(egress),
+                    ingress: Some(ingress),
+                    is_forwarded: false,
+                    closed: None,
+                }
             }
             modes => EffectiveAcls::of_any(flow, from, to).of_new_flow(modes),
         }
@@ -49,7 +57,8 @@ impl EffectiveAcls {
 
     #[inline(never)]
     fn of_any(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
-        const OPEN: EffectiveAcls = EffectiveAcls { egress: None, ingress: None, closed: None };
+        const OPEN: EffectiveAcls =
+            EffectiveAcls { egress: None, ingress: None, is_forwarded: false, closed: None };
         const CLOSED: EffectiveAcls = EffectiveAcls { closed: Some(DropReason::UnknownPod), ..OPEN };
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
             return OPEN; // A pod cannot be kept from itself.
@@ -63,10 +72,14 @@ impl EffectiveAcls {
             PolicyMode::None | PolicyMode::Open => EffectiveAcls { egress, ..OPEN },
             PolicyMode::Closed | PolicyMode::Draining => EffectiveAcls { egress, ..CLOSED },
             // "Traffic is allowed to a pod if [...] the traffic source is the pod's local node"
-            // (`networking/v1`, NetworkPolicySpec.ingress).
-            PolicyMode::Tables { .. } if from.is_node_address(flow.src) => EffectiveAcls { egress, ..OPEN },
+            // (`networking/v1`, NetworkPolicySpec.ingress). The source is the sender's address, before the node
+            // masquerades.
+            PolicyMode::Tables { .. } if flow.by_node_socket && from.is_node_address(flow.src) => {
+                EffectiveAcls { egress, ..OPEN }
+            }
             PolicyMode::Tables { ingress, .. } => {
-                EffectiveAcls { egress, ingress: Some(ingress), closed: None }
+                let is_forwarded = from.is_node_address(flow.src);
+                EffectiveAcls { egress, ingress: Some(ingress), is_forwarded, closed: None }
             }
         }
     }
@@ -83,4 +96,6 @@ pub(crate) struct Flow {
     pub protocol: Protocol,
     /// Port of the responder.
     pub dst_port: u16,
+    /// Whether a socket of the node opened it: [`PortView::is_by_node_socket`].
+    pub by_node_socket: bool,
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::policer::Policer;
+use crate::dataplane::packet::Packet;
 use crate::dataplane::{Bandwidth, PortKind, RateLimit};
 use crate::ids::{AclId, AttachmentId, ClassId, Generation};
 use crate::limits::POD_ADDRESSES_MAX;
@@ -53,6 +54,8 @@ pub(crate) struct PortView {
     pub mac: Option<Mac>,
     /// Ethernet address of the switch on this port. On an uplink it is that of the NIC.
     pub own_mac: Mac,
+    /// Whether a program at the node's end marks the frames of the node's sockets, and drops others that have the mark.
+    marks_node_sockets: bool,
     /// First addresses of the pod, IPv6 and IPv4; for a family without one, an address that no packet of that
     /// family has.
     pub(super) pod_addresses: [Address; 2],
@@ -83,6 +86,7 @@ impl PortView {
             admission_mode: policy_mode,
             mac: None,
             own_mac: nic.unwrap_or_default(),
+            marks_node_sockets: false,
             pod_addresses: NO_ADDRESSES,
             pod_classes: [ClassId::WORLD; 2],
             addresses: [0; POD_ADDRESSES_MAX],
@@ -90,6 +94,23 @@ impl PortView {
             ingress_policer: None,
             egress_policer: None,
         }
+    }
+
+    /// The view of a port at whose other end the frames of the node's sockets are marked.
+    pub(crate) fn with_marked_node_sockets(self, marks_node_sockets: bool) -> PortView {
+        PortView { marks_node_sockets, ..self }
+    }
+
+    /// Whether the frames of the node's sockets are marked at the other end.
+    #[inline]
+    pub(crate) fn marks_node_sockets(&self) -> bool {
+        self.marks_node_sockets
+    }
+
+    /// Whether a packet from this port has been sent by a socket of the node: its frame has the mark.
+    #[inline]
+    pub(crate) fn is_by_node_socket(&self, packet: &Packet) -> bool {
+        self.marks_node_sockets && packet.is_marked()
     }
 
     /// Policy of the pod behind the port.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::effective_acls::Flow;
 use super::rule_counters::RuleCounters;
 use crate::ids::{AclId, ClassId};
-use crate::net::address::{Address, is_v4};
+use crate::net::address::{Address, from_v4, is_v4};
 use crate::tables::{
     AffectedAcls, Classifier, Decision, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
 };
@@ -109,6 +109,18 @@ impl Rules {
             self.count(worker, decision);
         }
         decision
+    }
+
+    /// Address by which table `acl` decides on a flow that the node forwards under an address of its own, and whose real
+    /// source is unknown: that address, as of any host. A rule about the pod's own node is not about such a flow: if it
+    /// decides, the unspecified address stands for the source, which rules about every address match, and no others.
+    #[cold]
+    pub(crate) fn peer_of_forwarded(&self, acl: AclId, flow: &Flow) -> Address {
+        match self.name(self.lookup(acl, flow.src, flow)) {
+            Some(RuleOrigin::OwnNode) if is_v4(flow.src) => from_v4(0),
+            Some(RuleOrigin::OwnNode) => 0,
+            _ => flow.src,
+        }
     }
 
     /// The classifier, for batches of queries.

@@ -364,10 +364,18 @@ impl Snapshot {
         };
         if !passes(acls.egress, flow.dst) {
             Some(DropReason::PolicyEgress)
-        } else if !passes(acls.ingress, flow.src) {
+        } else if !passes(acls.ingress, self.ingress_peer(&acls, flow)) {
             Some(DropReason::PolicyIngress)
         } else {
             acls.closed
+        }
+    }
+
+    /// Address by which the ingress table decides on a flow.
+    pub(crate) fn ingress_peer(&self, acls: &EffectiveAcls, flow: &Flow) -> Address {
+        match (&self.rules, acls.ingress) {
+            (Some(rules), Some(acl)) if acls.is_forwarded => rules.peer_of_forwarded(acl, flow),
+            _ => flow.src,
         }
     }
 
@@ -381,10 +389,16 @@ impl Snapshot {
             _ => None,
         };
         let ingress = match to.map(PortView::policy_mode) {
-            Some(PolicyMode::Tables { .. }) if from.is_some_and(|from| from.is_node_address(flow.src)) => {
-                Some(RuleOrigin::OwnNode)
+            Some(PolicyMode::Tables { ingress, .. }) => {
+                match from.filter(|from| from.is_node_address(flow.src)) {
+                    Some(_) if flow.by_node_socket => Some(RuleOrigin::OwnNode),
+                    Some(_) => {
+                        let peer = self.rules.as_ref().map(|rules| rules.peer_of_forwarded(ingress, flow));
+                        decide(ingress, peer.unwrap_or(flow.src))
+                    }
+                    None => decide(ingress, flow.src),
+                }
             }
-            Some(PolicyMode::Tables { ingress, .. }) => decide(ingress, flow.src),
             _ => None,
         };
         [egress, ingress]

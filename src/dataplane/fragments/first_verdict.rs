@@ -51,8 +51,8 @@ const DENIED: u64 = 2;
 
 impl FirstRecord {
     /// Packs the record into 64 bits and the generation. From the low bits up: destination port, 16 bits;
-    /// protocol, 8; kind, 2; whether the datagram's sender opened the flow, at bit 26; drop reason, 8 bits
-    /// from bit 32; end unit, 16.
+    /// protocol, 8; kind, 2; whether the datagram's sender opened the flow, at bit 26; whether a socket of
+    /// the node did, at bit 27; drop reason, 8 bits from bit 32; end unit, 16.
     pub(super) fn pack(&self, key: &Key) -> (u64, u32) {
         let to = (self.end_unit as u64) << 48;
         match self.first {
@@ -60,8 +60,9 @@ impl FirstRecord {
             FirstVerdict::Denied(reason) => (to | DENIED << 24 | (reason as u64) << 32, 0),
             FirstVerdict::Allowed(generation, flow) => {
                 let by_sender = u64::from(flow.src == key.low()) << 26;
+                let by_node_socket = u64::from(flow.by_node_socket) << 27;
                 let flow = u64::from(flow.dst_port) | u64::from(flow.protocol.0) << 16;
-                (to | ALLOWED << 24 | by_sender | flow, generation.0)
+                (to | ALLOWED << 24 | by_sender | by_node_socket | flow, generation.0)
             }
         }
     }
@@ -76,7 +77,7 @@ impl FirstRecord {
                 let protocol = Protocol((word >> 16) as u8);
                 FirstVerdict::Allowed(
                     Generation(generation),
-                    Flow { src, dst, protocol, dst_port: word as u16 },
+                    Flow { src, dst, protocol, dst_port: word as u16, by_node_socket: word >> 27 & 1 != 0 },
                 )
             }
             (DENIED, Some(reason)) => FirstVerdict::Denied(*reason),
@@ -94,7 +95,7 @@ mod tests {
     fn a_record_survives_packing() {
         let key = Key::new(10, 20, 3);
         let protocol = Protocol::UDP;
-        let flow = |src, dst| Flow { src, dst, protocol, dst_port: 65_535 };
+        let flow = |src, dst| Flow { src, dst, protocol, dst_port: 65_535, by_node_socket: src < dst };
         let first_fragments = [
             FirstVerdict::Unknown,
             FirstVerdict::Allowed(Generation(u32::MAX), flow(10, 20)),

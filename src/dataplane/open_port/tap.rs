@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crate::dataplane::api::DataplaneApi;
 use crate::dataplane::endpoints::Link;
-use crate::dataplane::engine::{Dataplane, OpenPort, worker_stuck};
+use crate::dataplane::engine::{Dataplane, worker_stuck};
 use crate::dataplane::fib::port::PortView;
-use crate::dataplane::port_attachment::{PortAttachment, place_of};
+use crate::dataplane::port_attachment::{OpenPort, PortAttachment, place_of};
 use crate::dataplane::worker::handoff;
 use crate::dataplane::worker::mailbox::Command;
 use crate::dataplane::{PortError, PortReport, PortSpec};
@@ -69,7 +69,8 @@ impl Dataplane {
             zero_copy: false,
             warnings,
         };
-        ports.insert(id, OpenPort { interface, attachment: PortAttachment::Tap(device, namespace) });
+        let attachment = PortAttachment::Tap(device, namespace);
+        ports.insert(id, OpenPort { interface, attachment, marker: None });
         Ok(report)
     }
 

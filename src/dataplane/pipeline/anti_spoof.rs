@@ -43,8 +43,10 @@ fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
             batch.drop(i, reason);
             continue;
         }
-        if packet.src_bits != behind {
-            behind = context.neighbors.learn(port_id, packet.src_bits);
+        // Frames of the node's sockets come from the same station as others.
+        let station = packet.station_bits();
+        if station != behind {
+            behind = context.neighbors.learn(port_id, station);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::flow::init::flow_of;
 use super::route::route;
 use super::translate::{bind_later_fragments, translate_later_fragment};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{LookupBatch, Side};
+use crate::dataplane::conntrack::{FlowWord, LookupBatch, Side};
 use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, Fragments, LaterVerdict};
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::net::flow::Protocol;
@@ -79,9 +79,14 @@ fn record_first(
         let flow = lookups.flow(i);
         // Policy has evaluated a packet without a flow as one of the initiator.
         let slot = context.conntrack.slot_of(flow);
-        let sender = slot.map(|slot| context.conntrack.entry(slot).sender(flow.from_low));
-        let by_initiator = sender.is_none_or(|sender| sender == Side::Initiator);
-        FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))
+        let flow_word = slot.map(|slot| context.conntrack.entry(slot).flow_word(flow.from_low));
+        let by_initiator = flow_word.is_none_or(|word| word.side(flow.from_low) == Side::Initiator);
+        let by_node_socket = flow_word.map_or_else(
+            || context.snapshot.port(port).is_some_and(|port| port.is_by_node_socket(packet)),
+            FlowWord::is_by_node_socket,
+        );
+        let flow = flow_of(&flow.key, flow.from_low == by_initiator, by_node_socket);
+        FirstVerdict::Allowed(context.snapshot.generation, flow)
     };
     let environment = environment(context);
     if let Some(reason) = fragments.record_first(&info, hash, port, first, &environment) {

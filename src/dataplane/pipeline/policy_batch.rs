@@ -124,9 +124,16 @@ impl Queries {
 
     /// Adds the queries about the flow that a packet opens between two ports.
     #[inline(always)]
-    fn add_flow(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> FlowQueries {
+    fn add_flow(
+        &mut self,
+        packet: &Packet,
+        from: &PortView,
+        to: &PortView,
+        rules: Option<&Rules>,
+    ) -> FlowQueries {
         let Packet { src, dst, protocol, dst_port, .. } = *packet;
-        let flow = Flow { src, dst, protocol, dst_port };
+        let by_node_socket = from.is_by_node_socket(packet);
+        let flow = Flow { src, dst, protocol, dst_port, by_node_socket };
         let acls = EffectiveAcls::between(&flow, from, to);
         let first = self.len;
         let service = Service::new(flow.protocol, flow.dst_port);
@@ -135,7 +142,11 @@ impl Queries {
             self.add(acl, service, flow.dst, to, packet.is_v4);
         }
         if let Some(acl) = acls.ingress {
-            self.add(acl, service, flow.src, from, packet.is_v4);
+            let peer = match rules {
+                Some(rules) if acls.is_forwarded => rules.peer_of_forwarded(acl, &flow),
+                _ => flow.src,
+            };
+            self.add(acl, service, peer, from, packet.is_v4);
         }
         let (egress, ingress) = (acls.egress.is_some(), acls.ingress.is_some());
         FlowQueries { first: first as u16, egress, ingress, closed: acls.closed }
@@ -245,17 +256,18 @@ impl PolicyBatch {
     pub(super) fn evaluate(&mut self, batch: &Batch, lookups: &LookupBatch, snapshot: &Snapshot) {
         self.inserted.0.fill(0);
         let queries = &mut *self.queries;
+        let rules = snapshot.rules().map(|rules| &**rules);
         queries.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n].0);
             let init = FlowInit::of(batch, i, lookups.flow(i));
             let flow_queries = match (snapshot.port(init.from), snapshot.port(init.to)) {
-                (Some(from), Some(to)) => queries.add_flow(&batch.packets[i], from, to),
+                (Some(from), Some(to)) => queries.add_flow(&batch.packets[i], from, to, rules),
                 _ => FlowQueries { closed: Some(DropReason::NoRoute), ..FlowQueries::NONE },
             };
             self.flows[n] = (init, flow_queries);
         }
-        if let Some(rules) = snapshot.rules() {
+        if let Some(rules) = rules {
             queries.evaluate(rules.classifier());
         }
     }

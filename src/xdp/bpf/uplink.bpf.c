@@ -6,7 +6,9 @@
 // these. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
 //
 // A frame without a tag counts, and one with the port's own 802.1Q tag. Other tags are other networks, where the same
-// addresses may be somebody else's. The destination stands in the fixed header, so neither fragments nor extension
+// addresses may be somebody else's. Identifier 0 is a priority and no network: the kernel takes off any number of such
+// tags, 802.1ad's too (__netif_receive_skb_core()), so the program reads behind them. The switch drops a frame with more
+// than one tag, and with an 802.1ad one. The destination stands in the fixed header, so neither fragments nor extension
 // headers hide it. Ports stand in the first fragment alone: later ones for Services pass to the kernel, which never gets
 // the first one.
 //
@@ -33,9 +35,12 @@ static long (*bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, 
 #define ETHERTYPE_IPV4 NETWORK(0x0800)
 #define ETHERTYPE_IPV6 NETWORK(0x86dd)
 #define ETHERTYPE_VLAN NETWORK(0x8100)
+#define ETHERTYPE_SERVICE_VLAN NETWORK(0x88a8)
 #define VLAN_IDENTIFIER NETWORK(0x0fff)
 #define ETHERTYPE_OFFSET 12
 #define TAG_BYTES 4
+// Most tags of a frame whose packet is looked at.
+#define TAGS_MAX 4
 #define DESTINATION_OFFSET_IPV4 16
 #define DESTINATION_OFFSET_IPV6 24
 #define SOURCE_OFFSET_IPV4 12
@@ -289,6 +294,12 @@ static inline int is_for_switch(struct xdp_md *frame, __u16 ethertype, __u32 l3)
 	return 0;
 }
 
+// Whether a tag of IEEE 802.1Q or 802.1ad follows.
+static inline int is_tag(__u16 ethertype)
+{
+	return ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_SERVICE_VLAN;
+}
+
 // The kernel keeps 15 characters of a program's name; the loader knows an earlier instance of itself by the prefix.
 SEC("xdp.frags")
 int palisade_uplink(struct xdp_md *frame)
@@ -298,20 +309,22 @@ int palisade_uplink(struct xdp_md *frame)
 
 	if (load(frame, ETHERTYPE_OFFSET, &ethertype, sizeof(ethertype)))
 		return XDP_PASS;
-	if (ethertype == ETHERTYPE_VLAN) {
+	for (int i = 0; i < TAGS_MAX; i++) {
 		__u16 tag[2]; // Priority and identifier, then the type of what is behind.
 		__u16 identifier;
 
+		if (!is_tag(ethertype))
+			break;
 		if (load(frame, l3, tag, sizeof(tag)))
 			return XDP_PASS;
 		identifier = NETWORK(tag[0] & VLAN_IDENTIFIER);
-		// Identifier 0 is a priority and no network.
-		if (identifier != 0 && identifier != port_vlan)
+		if (identifier != 0 && (identifier != port_vlan || ethertype != ETHERTYPE_VLAN))
 			return XDP_PASS;
 		ethertype = tag[1];
 		l3 += TAG_BYTES;
 	}
-	if (!is_for_switch(frame, ethertype, l3))
+	// Behind a chain that is longer, a packet for a pod cannot be excluded.
+	if (!is_tag(ethertype) && !is_for_switch(frame, ethertype, l3))
 		return XDP_PASS;
 	// The low bits of the flags are the verdict for a queue without a socket.
 	return bpf_redirect_map(&sockets, frame->rx_queue_index, XDP_DROP);

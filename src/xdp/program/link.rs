@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys::{
-    self, BPF_F_REPLACE, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create_opts,
-    bpf_link_info, bpf_link_update_opts,
+    self, BPF_F_REPLACE, BPF_TCX_EGRESS, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE,
+    bpf_link_create_opts, bpf_link_info, bpf_link_update_opts,
 };
 use rustix::fs::statfs;
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -25,6 +25,8 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// interface.
 #[derive(Debug, Clone)]
 pub struct Pins {
+    /// Directory of all network namespaces.
+    root: PathBuf,
     directory: PathBuf,
 }
 
@@ -42,11 +44,21 @@ impl Pins {
         sweep(root);
         // The sweep removes an empty directory.
         fs::create_dir_all(&directory).map_err(|error| refused(&error))?;
-        Ok(Pins { directory })
+        Ok(Pins { root: root.to_owned(), directory })
+    }
+
+    /// Pins of the calling thread's network namespace, below the same root.
+    pub(in crate::xdp) fn of_this_namespace(&self) -> Result<Pins, String> {
+        Pins::open(&self.root)
     }
 
     pub(in crate::xdp) fn path(&self, index: u32) -> PathBuf {
         self.directory.join(index.to_string())
+    }
+
+    /// File of the tc program at the node's end of a host port.
+    pub(in crate::xdp) fn egress_path(&self, index: u32) -> PathBuf {
+        self.directory.join(format!("{index}-egress"))
     }
 }
 
@@ -107,6 +119,15 @@ impl Link {
         })
     }
 
+    /// Attaches a tc program to the frames that an interface sends (tcx, Linux 6.6).
+    pub(in crate::xdp) fn create_egress(code: BorrowedFd<'_>, index: u32) -> io::Result<Link> {
+        let size = size_of::<bpf_link_create_opts>() as _;
+        let options = bpf_link_create_opts { sz: size, ..Default::default() };
+        let (code, index) = (code.as_raw_fd(), index.cast_signed());
+        // SAFETY: the descriptor is open and the options outlive the call.
+        owned(unsafe { libbpf_sys::bpf_link_create(code, index, BPF_TCX_EGRESS, &raw const options) })
+    }
+
     /// Opens the link of a pin.
     pub(in crate::xdp) fn open(pin: &Path) -> io::Result<Link> {
         let path = c_path(pin)?;
@@ -150,11 +171,13 @@ impl Link {
         done(unsafe {
             libbpf_sys::bpf_obj_get_info_by_fd(self.0.as_raw_fd(), (&raw mut info).cast(), &raw mut length)
         })?;
-        if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
         // SAFETY: the kernel fills this member of the union for a link of this type; it is a number.
-        Ok((unsafe { info.__bindgen_anon_1.xdp.ifindex }, info.prog_id))
+        let index = match info.type_ {
+            libbpf_sys::BPF_LINK_TYPE_XDP => unsafe { info.__bindgen_anon_1.xdp.ifindex },
+            libbpf_sys::BPF_LINK_TYPE_TCX => unsafe { info.__bindgen_anon_1.tcx.ifindex },
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        Ok((index, info.prog_id))
     }
 }
 

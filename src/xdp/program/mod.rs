@@ -8,6 +8,7 @@
 pub(super) mod attach;
 pub(super) mod drop_counter;
 pub(super) mod link;
+pub(super) mod node_marker;
 pub(super) mod prefixes;
 pub(super) mod services;
 

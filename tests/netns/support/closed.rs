@@ -2,7 +2,7 @@
 //! switch has ended.
 
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 
@@ -32,7 +32,12 @@ impl FirstPacket {
 
     /// Sends the first segment of a connection to [`PORT`].
     pub(crate) fn tcp(to: IpAddr) -> FirstPacket {
-        FirstPacket::send(Protocol::TCP, to, PORT)
+        FirstPacket::to(SocketAddr::new(to, PORT))
+    }
+
+    /// Sends the first segment of a connection.
+    pub(crate) fn to(at: SocketAddr) -> FirstPacket {
+        FirstPacket::send(Protocol::TCP, at.ip(), at.port())
     }
 
     pub(crate) fn assert_unanswered(&self) {

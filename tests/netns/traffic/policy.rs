@@ -6,12 +6,13 @@ use palisade::control::protocol::PortRequest;
 use palisade::dataplane::{Gateway, PortKind};
 use palisade::lab::PodPorts;
 use palisade::lab::traffic::{Server, Services};
+use palisade::net::flow::Protocol;
 
 use super::rig_of;
 use crate::support::connection::Connection;
 use crate::support::{
-    EGRESS, INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied, isolated,
-    only_from,
+    EGRESS, INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied,
+    assert_protocol_denied, isolated, only_from,
 };
 
 #[test]
@@ -124,6 +125,12 @@ fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
     let _server = Server::start(&node, &[PORT], Services::Tcp).unwrap();
     for address in node.addresses() {
         assert_allowed(&db, address);
+    }
+    let mute = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: mute, namespace: default}\n\
+                spec: {podSelector: {matchLabels: {app: stranger}}, policyTypes: [Egress]}\n";
+    rig.apply(mute);
+    for address in node.addresses() {
+        assert_protocol_denied(&rig.switch, &stranger, (Protocol::UDP, address, PORT), EGRESS);
     }
     assert_accounted(&rig.counters());
 }

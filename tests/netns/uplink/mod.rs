@@ -2,6 +2,7 @@
 
 mod agent;
 mod node;
+mod origin;
 mod services;
 
 use std::io::{Read, Write};

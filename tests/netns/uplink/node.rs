@@ -167,7 +167,9 @@ impl Node {
         // The kernel would forward a leaked frame to its destination.
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
-        let config = format!("pod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n");
+        let config = format!(
+            "on_stop = \"closed\"\npod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n"
+        );
         Node {
             number,
             own,
@@ -241,7 +243,7 @@ impl Node {
         let flows = if self.keeps_flows { self.flow_directory() } else { PathBuf::new() };
         let policy = if self.has_agent { "" } else { "[policy]\ndirectory = \"../policy\"\n" };
         let mut text = format!(
-            "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
+            "{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
              [conntrack]\nflows = 4096\ndirectory = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n{policy}\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\

@@ -12,7 +12,9 @@ use crate::rig::assertions::{
 };
 use crate::rig::model::{ACK, SYN};
 use crate::rig::rule_lists::{PodRules, Rule};
-use crate::rig::{HOST, Rig, Setting, ip, node_address, pod_address};
+use crate::rig::{
+    HOST, Rig, Setting, addressed, forwarded, forwarded_by_node, ip, node_address, pod_address,
+};
 
 #[test]
 fn what_policy_denies_is_counted_by_direction_and_by_rule() {
@@ -162,4 +164,47 @@ fn the_pods_own_node_is_let_in_but_not_every_packet_behind_its_port_nor_the_way_
         &Spec::new(pod, node, Transport::Udp { ports: [9, 9] }),
         DropReason::PolicyEgress,
     );
+}
+
+#[test]
+fn packets_that_the_node_forwards_may_have_its_address_and_never_its_privilege() {
+    let nothing = PodRules { ingress: Some(Vec::new()), egress: None };
+    let setting = Setting::open().with(0, nothing);
+    let mut rig = Rig::new(1, &setting);
+    for family in [0, 1] {
+        let packet = |from| {
+            Spec::new(node_address()[family], pod_address(0)[family], Transport::Udp { ports: [from, 53] })
+        };
+        let send = |rig: &mut Rig, from| rig.send_on(0, HOST, &[forwarded_by_node(&packet(from))]);
+        let denied =
+            |rig: &Rig| rig.counters(HOST).drops.get(DropReason::PolicyIngress.name()).copied().unwrap_or(0);
+        // In one batch with the node's own packet.
+        let before = denied(&rig);
+        let own = rig.send_on(0, HOST, &[forwarded_by_node(&packet(1)), addressed(HOST, &packet(2)).bytes()]);
+        assert_eq!((own, denied(&rig)), (vec![(A, forwarded(A, &packet(2)))], before + 1));
+        assert_eq!(flows(&rig).len(), 1 + 2 * family);
+
+        // A flow remembers who has opened it.
+        rig.publish(&Setting::open());
+        assert_eq!(send(&mut rig, 3), [(A, forwarded(A, &packet(3)))]);
+        passes(&mut rig, HOST, A, &packet(3));
+        passes(&mut rig, HOST, A, &packet(2));
+        rig.publish(&setting);
+        // The node does not forward into a flow of its sockets, one way or two.
+        let invalid = |rig: &Rig| rig.counters(HOST).drops.get("invalid-state").copied().unwrap_or(0);
+        let before = invalid(&rig);
+        assert_eq!(send(&mut rig, 2), []);
+        let reply = Transport::Udp { ports: [53, 2] };
+        passes(&mut rig, A, HOST, &Spec::new(pod_address(0)[family], node_address()[family], reply));
+        assert_eq!(send(&mut rig, 2), []);
+        assert_eq!(invalid(&rig), before + 2);
+        let before = denied(&rig);
+        is_dropped(&mut rig, HOST, &packet(3), DropReason::PolicyIngress);
+        assert_eq!(denied(&rig), before + 1);
+        passes(&mut rig, HOST, A, &packet(2));
+        // The flow has ended: a socket opens the next one.
+        passes(&mut rig, HOST, A, &packet(3));
+        assert_eq!(flows(&rig).len(), 2 + 2 * family);
+    }
+    assert!(flows(&rig).iter().all(|flow| flow.ingress == Some(RuleOrigin::OwnNode)));
 }

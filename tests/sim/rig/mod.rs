@@ -345,10 +345,18 @@ impl Rig {
     }
 }
 
-/// Sets the Ethernet addresses and the tag of frames that arrive on a port.
+/// Sets the Ethernet addresses and the tag of frames that arrive on a port. Those from the node's addresses have the mark
+/// of the node's sockets.
 pub(crate) fn addressed(port: PortId, spec: &Spec) -> Spec {
     let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
-    Spec { src_mac: mac(port), dst_mac: switch_mac(port), vlan, ..spec.clone() }
+    let mut src_mac = mac(port);
+    src_mac[0] |= u8::from(port == HOST && node_address().contains(&spec.src));
+    Spec { src_mac, dst_mac: switch_mac(port), vlan, ..spec.clone() }
+}
+
+/// Builds the frame of a packet that the node forwards, which has no mark.
+pub(crate) fn forwarded_by_node(spec: &Spec) -> Vec<u8> {
+    Spec { src_mac: mac(HOST), ..addressed(HOST, spec) }.bytes()
 }
 
 /// Builds the frame as which a packet leaves by a port.

@@ -158,8 +158,8 @@ impl Entry {
                 half.set_tcp(&tcp.sides[side]);
                 scale = tcp.sides[side].scale;
             }
-            let status =
-                FlowWord::status_of(flow.state, flow.opened_by_low, pods, flow.virtual_end.is_some(), scale);
+            let opener = (flow.opened_by_low, flow.by_node_socket);
+            let status = FlowWord::status_of(flow.state, opener, pods, flow.virtual_end.is_some(), scale);
             set(half, FlowWord::new(flow.policy_epoch, hop, status));
         }
     }

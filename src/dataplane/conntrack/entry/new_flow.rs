@@ -10,6 +10,8 @@ use crate::net::address::Address;
 pub(crate) struct NewFlow {
     /// Whether the lower endpoint of the key opened it.
     pub opened_by_low: bool,
+    /// Whether a socket of the node opened it.
+    pub by_node_socket: bool,
     /// Whether initiator and responder are pods of this node.
     pub pods: [bool; 2],
     /// The port that the flow counts against: its first packet came from there.

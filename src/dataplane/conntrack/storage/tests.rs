@@ -116,6 +116,7 @@ fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
 fn flow(number: u64, state: FlowState, tcp: Option<TcpFlow>) -> NewFlow {
     NewFlow {
         opened_by_low: number.is_multiple_of(2),
+        by_node_socket: number.is_multiple_of(7),
         pods: [true, number.is_multiple_of(3)],
         owner_port: PortId(number as u16 % 5),
         policy_epoch: NEWEST,
@@ -266,7 +267,8 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_slot() {
         ("opened by one end in one half, by the other in the other", vec![(flow_word, |word| word ^ 1 << 8)]),
         ("a pod in one half, none in the other", vec![(HIGH + flow_word, |word| word ^ 1 << 9)]),
         ("a state that there is not", of_both(|word| word | 0xff)),
-        ("a state of another protocol", of_both(|word| word & !0xff | u64::from((word & 0xff) < 8) * 8)),
+        ("a state of another protocol", of_both(|word| word & !0x7f | u64::from((word & 0x7f) < 8) * 8)),
+        ("by a socket of the node in one half, not in the other", vec![(flow_word, |word| word ^ 1 << 7)]),
         ("a generation to come", vec![(flow_word, |word| word | 1 << 63)]),
         ("owned by a port number beyond the last", vec![(0, |word| word | 0xfff << 48)]),
         (

@@ -77,7 +77,8 @@ fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [
 /// Evaluation of a flow between pods, without counters.
 fn verdict(snapshot: &Snapshot, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
     let [from, to] = [from, to].map(|port| snapshot.port(PortId(port)).unwrap());
-    let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
+    let flow =
+        Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port, by_node_socket: false };
     snapshot.evaluate(&flow, from, to, None)
 }
 

@@ -3,8 +3,8 @@
 use super::admit::{admit, new_flow};
 use super::init::{FlowInit, flow_of};
 use super::state::{StateUpdate, update_state};
-use crate::dataplane::conntrack::{PacketFlow, Slot, event};
-use crate::dataplane::packet::Kind;
+use crate::dataplane::conntrack::{PacketFlow, Side, Slot, event};
+use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::{DropReason, FlowEventKind};
@@ -23,11 +23,22 @@ pub(in crate::dataplane::pipeline) fn apply_to_flow(
     if batch.packets[i].kind == Kind::IcmpError {
         return; // An error passes, and does not extend the life of its flow.
     }
+    let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
+    if flow_word.is_by_node_socket() && is_forwarded(&batch.packets[i], flow_word.side(flow.from_low)) {
+        return batch.drop(i, DropReason::InvalidState);
+    }
     match update_state(batch, i, context, flow, slot) {
         StateUpdate::Pass => count(batch, i, context, flow, slot),
         StateUpdate::Reopen => reopen_flow(batch, i, context, flow, slot, hop),
         StateUpdate::Drop(reason) => batch.drop(i, reason),
     }
+}
+
+/// Whether a packet of a flow that a socket of the node has opened has its addresses and ports by chance or by guess, and is
+/// one that the node forwards. The kernel marks all packets of a socket, resets of a closed one too.
+#[inline]
+fn is_forwarded(packet: &Packet, sender: Side) -> bool {
+    sender == Side::Initiator && !packet.is_marked()
 }
 
 /// Restarts the flow in `slot` as a connection that packet `i` opens on the same ports.
@@ -44,7 +55,8 @@ fn reopen_flow(
     let snapshot = context.snapshot;
     let admitted = admit(batch, i, context, || match (snapshot.port(init.from), snapshot.port(init.to)) {
         (Some(from), Some(to)) => {
-            let flow = flow_of(&packet_flow.key, init.opened_by_low);
+            let by_node_socket = from.marks_node_sockets() && init.is_marked;
+            let flow = flow_of(&packet_flow.key, init.opened_by_low, by_node_socket);
             snapshot.evaluate_new(&flow, from, to, Some(context.worker))
         }
         _ => Some(DropReason::NoRoute),

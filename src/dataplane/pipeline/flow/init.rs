@@ -11,6 +11,8 @@ use crate::ids::PortId;
 pub(in crate::dataplane::pipeline) struct FlowInit {
     /// Whether the initiator is the lower endpoint of the key.
     pub(in crate::dataplane::pipeline) opened_by_low: bool,
+    /// Whether the packet has the mark of the node's sockets.
+    pub(in crate::dataplane::pipeline) is_marked: bool,
     /// The port of the initiator.
     pub(in crate::dataplane::pipeline) from: PortId,
     /// The port of the responder.
@@ -20,21 +22,27 @@ pub(in crate::dataplane::pipeline) struct FlowInit {
 impl FlowInit {
     /// Placeholder in arrays.
     pub(in crate::dataplane::pipeline) const NONE: FlowInit =
-        FlowInit { opened_by_low: false, from: PortId(0), to: PortId(0) };
+        FlowInit { opened_by_low: false, is_marked: false, from: PortId(0), to: PortId(0) };
 
     /// Takes direction and ports from packet `i`, which has been routed.
     #[inline(always)]
     pub(in crate::dataplane::pipeline) fn of(batch: &Batch, i: usize, flow: &PacketFlow) -> FlowInit {
-        FlowInit { opened_by_low: flow.from_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
+        FlowInit {
+            opened_by_low: flow.from_low,
+            is_marked: batch.packets[i].is_marked(),
+            from: batch.in_ports[i],
+            to: batch.adjacencies[i].out,
+        }
     }
 }
 
-/// Converts a key to the flow that policy evaluates, in its original direction.
-pub(in crate::dataplane::pipeline) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+/// Converts a key to the flow that policy evaluates, in its original direction. `by_node_socket`: a socket of the node has
+/// opened it.
+pub(in crate::dataplane::pipeline) fn flow_of(key: &Key, opened_by_low: bool, by_node_socket: bool) -> Flow {
     let protocol = key.protocol();
     if opened_by_low {
-        Flow { src: key.low(), dst: key.high(), protocol, dst_port: key.high_port() }
+        Flow { src: key.low(), dst: key.high(), protocol, dst_port: key.high_port(), by_node_socket }
     } else {
-        Flow { src: key.high(), dst: key.low(), protocol, dst_port: key.low_port() }
+        Flow { src: key.high(), dst: key.low(), protocol, dst_port: key.low_port(), by_node_socket }
     }
 }

@@ -29,7 +29,7 @@ pub(in crate::dataplane::pipeline) fn revalidate(
 ) -> Revalidation {
     let PacketFlow { key, from_low, .. } = packet_flow;
     let opened_by_low = (flow_word.side(*from_low) == Side::Initiator) == *from_low;
-    let flow = flow_of(key, opened_by_low);
+    let flow = flow_of(key, opened_by_low, flow_word.is_by_node_socket());
     let snapshot = context.snapshot;
     let epoch = flow_word.policy_epoch();
     let [low_was_pod, high_was_pod] = flow_word.pods();

@@ -88,7 +88,7 @@ fn send_to_itself(
     if packet.ttl <= 1 {
         return batch.drop(i, DropReason::TtlExceeded);
     }
-    batch.adjacencies[i] = Adjacency { mac: packet.src_bits, ..adjacency };
+    batch.adjacencies[i] = Adjacency { mac: packet.station_bits(), ..adjacency };
     (packet.dst, packet.dst_port, packet.translated) = (packet.src, port, true);
     let kind = TranslationKind::Hairpin;
     batch.translations[i] = Translation::new(kind, true, (address, source_port));

@@ -62,7 +62,10 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 /// Frame from the switch itself to the station behind a port.
 pub(super) fn answered(port: PortId, spec: Spec) -> Vec<u8> {
     let vlan = (port == UPLINK).then_some(rig::UPLINK_VLAN);
-    Spec { src_mac: rig::switch_mac(port), dst_mac: spec.src_mac, vlan, ..spec }.bytes()
+    let mut dst_mac = spec.src_mac;
+    // Without the mark of the node's sockets.
+    dst_mac[0] &= !1;
+    Spec { src_mac: rig::switch_mac(port), dst_mac, vlan, ..spec }.bytes()
 }
 
 /// ICMP error about a packet: time exceeded, or too big for an MTU.

@@ -236,6 +236,7 @@ impl History {
         flow.hops[usize::from(!from_low)] = random.pick(&[None, Some(3)]);
         let new = NewFlow {
             opened_by_low: from_low,
+            by_node_socket: false,
             pods: [true, false],
             owner_port: PortId(port),
             policy_epoch: Generation(self.generation),
