@@ -214,7 +214,18 @@ fn connections_from_outside_outlive_the_switch() {
             destinations(family).map(|by| [at, by])
         })
         .collect();
-    let mut connections: Vec<_> = by.iter().map(|[at, by]| open(host, &node.pods[0], *at, *by)).collect();
+    // Each connection has a port of its own. Of two from one port to one backend by two addresses the second is dropped
+    // (`service-collision`), and the host's kernel may choose one port for both.
+    let set_ports = |first: u16, last: u16| {
+        let range = format!("{first} {last}");
+        host.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", range)).unwrap();
+    };
+    let from = |port: u16, [at, by]: &[SocketAddr; 2]| {
+        set_ports(port, port);
+        open(host, &node.pods[0], *at, *by)
+    };
+    let mut connections: Vec<_> = (41_000..).zip(&by).map(|(port, ends)| from(port, ends)).collect();
+    set_ports(42_000, 60_999);
     connections.iter_mut().for_each(talk);
     node.kill();
     for [_, by] in &by {
