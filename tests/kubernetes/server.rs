@@ -309,6 +309,13 @@ fn page(state: &State, version: &str, kind: &'static str, request: &Request) -> 
     ))
 }
 
+/// Event that ends a watch from a version that is no longer there.
+fn expired(version: u64, compacted: u64) -> Arc<str> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired",
+        "message": format!("too old resource version: {version} ({compacted})")});
+    format!("{}\n", json!({"type": "ERROR", "object": status})).into()
+}
+
 fn watch(
     mut stream: &TcpStream,
     shared: &(Mutex<State>, Condvar),
@@ -327,9 +334,7 @@ fn watch(
     let mut lines: Vec<Arc<str>> = Vec::new();
     let mut at = from.unwrap_or(state.version);
     if from.is_some_and(|from| from < state.compacted || faults.is_gone) {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired",
-            "message": format!("too old resource version: {at} ({})", state.compacted)});
-        lines.push(format!("{}\n", json!({"type": "ERROR", "object": status})).into());
+        lines.push(expired(at, state.compacted));
     } else if from.is_none() {
         let empty = BTreeMap::new();
         let objects = state.objects.get(kind).unwrap_or(&empty).values();
@@ -346,6 +351,11 @@ fn watch(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
     loop {
+        if at < state.compacted && !ends {
+            // The events in between are gone from the log. "mvcc: required revision has been compacted" (etcd) ends a watch.
+            lines.push(expired(at, state.compacted));
+            ends = true;
+        }
         let fresh = state.log.iter().filter(|(version, of, _)| *version > at && *of == kind);
         lines.extend(fresh.map(|(.., line)| line.clone()));
         at = at.max(state.version);
