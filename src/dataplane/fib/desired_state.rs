@@ -118,8 +118,8 @@ pub struct PodAttachment {
 pub struct NodeAttachment {
     /// Port of the node.
     pub port: PortId,
-    /// Addresses of the node. Packets from them are always let into pods, and packets to them are routed to
-    /// this port.
+    /// Addresses of the node. Packets that its sockets send from them are always let into pods, and packets
+    /// to them are routed to this port.
     pub addresses: Vec<IpAddr>,
     /// Ethernet address of the node. If absent, it is learned.
     pub mac: Option<Mac>,

@@ -66,9 +66,9 @@ pub(in crate::dataplane::pipeline) fn new_flow(
     virtual_end: Option<(Address, u16)>,
     (state, tcp): InitialState,
 ) -> Option<NewFlow> {
-    let FlowInit { opened_by_low, is_marked, from: from_id, to: to_id } = init;
+    let FlowInit { opened_by_low, from: from_id, to: to_id, .. } = init;
     let (from, to) = (context.snapshot.port(from_id)?, context.snapshot.port(to_id)?);
-    let by_node_socket = from.marks_node_sockets() && is_marked;
+    let by_node_socket = init.by_node_socket(from);
     let flow = flow_of(&packet_flow.key, opened_by_low, by_node_socket);
     Some(NewFlow {
         opened_by_low,

@@ -55,7 +55,7 @@ fn reopen_flow(
     let snapshot = context.snapshot;
     let admitted = admit(batch, i, context, || match (snapshot.port(init.from), snapshot.port(init.to)) {
         (Some(from), Some(to)) => {
-            let by_node_socket = from.marks_node_sockets() && init.is_marked;
+            let by_node_socket = init.by_node_socket(from);
             let flow = flow_of(&packet_flow.key, init.opened_by_low, by_node_socket);
             snapshot.evaluate_new(&flow, from, to, Some(context.worker))
         }

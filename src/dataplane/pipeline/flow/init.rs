@@ -2,6 +2,7 @@
 
 use crate::dataplane::conntrack::{Key, PacketFlow};
 use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::fib::port::PortView;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::ids::PortId;
 
@@ -23,6 +24,12 @@ impl FlowInit {
     /// Placeholder in arrays.
     pub(in crate::dataplane::pipeline) const NONE: FlowInit =
         FlowInit { opened_by_low: false, is_marked: false, from: PortId(0), to: PortId(0) };
+
+    /// Whether a socket of the node has sent the packet, which came by the port `from`.
+    #[inline]
+    pub(in crate::dataplane::pipeline) fn by_node_socket(&self, from: &PortView) -> bool {
+        from.marks_node_sockets() && self.is_marked
+    }
 
     /// Takes direction and ports from packet `i`, which has been routed.
     #[inline(always)]
