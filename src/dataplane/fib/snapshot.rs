@@ -41,8 +41,8 @@ pub(crate) struct Snapshot {
     pub gateway_v4: Option<Address>,
     /// Source address of the switch's ICMP errors.
     pub icmp_source_v4: Address,
-    /// Source address of the switch's `ICMPv6` errors and solicitations.
-    pub gateway_v6: Address,
+    /// Source address of the switch's `ICMPv6` errors.
+    pub icmp_source_v6: Address,
     rules: Option<Arc<Rules>>,
     services: Option<Arc<ServiceFib>>,
     routes: RouteTable,
@@ -144,8 +144,7 @@ impl Snapshot {
         let (routes, hops) = layout::routes(desired);
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        let leaves_its_link = |own: &&IpAddr| matches!(own, IpAddr::V4(v4) if !v4.is_link_local());
-        let icmp_source = desired.gateway.addresses.iter().find(leaves_its_link).copied();
+        let icmp_source = |v4: bool| icmp_source(desired, v4).map(pack);
         let ports_before = before.map(|before| &*before.ports);
         let mut ports = layout::ports(desired, open, ports_before);
         layout::set_attached_since(&mut ports, ports_before, generation, &restored_pods);
@@ -155,8 +154,8 @@ impl Snapshot {
             mac: desired.gateway.mac,
             rejects: desired.rejects,
             gateway_v4: gateway(true),
-            icmp_source_v4: pack(icmp_source.unwrap_or(DUMMY_ADDRESS.into())),
-            gateway_v6: gateway(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
+            icmp_source_v4: icmp_source(true).unwrap_or_else(|| pack(DUMMY_ADDRESS.into())),
+            icmp_source_v6: icmp_source(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
             services: ServiceFib::next(
                 before.and_then(|before| before.services.as_ref()),
@@ -403,6 +402,17 @@ impl Snapshot {
         };
         [egress, ingress]
     }
+}
+
+/// Address of a family that ICMP errors come from: one of the switch that may leave its link, else one of the node, as from
+/// the node's kernel. Networks that check sources drop others.
+fn icmp_source(desired: &DesiredState, v4: bool) -> Option<IpAddr> {
+    let node = desired.node.iter().flat_map(|node| &node.addresses);
+    let mut own = desired.gateway.addresses.iter().chain(node).copied();
+    own.find(|own| match own {
+        IpAddr::V4(own) => v4 && !own.is_link_local(),
+        IpAddr::V6(own) => !v4 && !own.is_unicast_link_local(),
+    })
 }
 
 #[cfg(test)]

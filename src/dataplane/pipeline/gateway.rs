@@ -258,11 +258,11 @@ fn icmp_error_v6(
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
-    ipv6::write(bytes, snapshot.gateway_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
+    ipv6::write(bytes, snapshot.icmp_source_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
     let message = &mut bytes[ipv6::HEADER_BYTES..];
     let [high, low] = mtu.to_be_bytes();
     message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, code, 0, 0, 0, 0, high, low]);
-    let (src, dst) = (unpack(snapshot.gateway_v6), unpack(packet.src));
+    let (src, dst) = (unpack(snapshot.icmp_source_v6), unpack(packet.src));
     icmp::finish(message, pseudo_header_of(src, dst, Protocol::ICMPV6, payload_bytes));
     true
 }

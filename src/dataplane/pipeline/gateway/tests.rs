@@ -6,7 +6,7 @@ use super::super::parse;
 use super::*;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::frames::{self, Spec, Transport};
-use crate::dataplane::{Bandwidth, DesiredState, Gateway, PodAttachment, PortKind, packet};
+use crate::dataplane::{Bandwidth, DesiredState, Gateway, NodeAttachment, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::net::address;
 use crate::tables::PodName;
@@ -24,6 +24,11 @@ fn ip(text: &str) -> IpAddr {
 
 /// A snapshot with a pod (10.0.0.2, `fd00::2`) behind port 0, and other stations behind port 1.
 fn snapshot(gateway: &[&str]) -> Snapshot {
+    snapshot_with_node(gateway, &[])
+}
+
+/// The same, with these addresses of the node behind port 1.
+fn snapshot_with_node(gateway: &[&str], node: &[&str]) -> Snapshot {
     let pod = PodAttachment {
         id: AttachmentId(1),
         pod: PodName::new("default", "pod"),
@@ -32,8 +37,11 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
         mac: None,
         bandwidth: Bandwidth::default(),
     };
-    let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
-    let desired = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
+    let addresses = |texts: &[&str]| texts.iter().map(|text| ip(text)).collect::<Vec<_>>();
+    let node = NodeAttachment { port: HOST, addresses: addresses(node), mac: None };
+    let gateway = Gateway { addresses: addresses(gateway), ..Gateway::default() };
+    let node = Some(node).filter(|node| !node.addresses.is_empty());
+    let desired = DesiredState { gateway, node, pods: vec![pod], ..DesiredState::default() };
     let open_port = |kind| PortView::new(kind, None, 1500, None);
     let open = BTreeMap::from([(POD, open_port(PortKind::Pod)), (HOST, open_port(PortKind::Host))]);
     Snapshot::new(&desired, Generation(1), &open, 1)
@@ -321,23 +329,34 @@ fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
 }
 
 #[test]
-fn errors_are_reported_by_a_switch_without_an_address_and_never_about_errors() {
-    let (src, dst) = (ip("10.0.0.2"), ip("10.0.0.3"));
-    let error = Spec::new(src, dst, Transport::Icmp { kind: 3, code: 1, rest: [0; 4] }).bytes();
+fn errors_are_never_reported_about_errors() {
+    let transport = Transport::Icmp { kind: 3, code: 1, rest: [0; 4] };
+    let error = Spec::new(ip("10.0.0.2"), ip("10.0.0.3"), transport).bytes();
     assert!(!Bench::new(&error, whole_snapshot()).icmp_error(IcmpError::TimeExceeded));
-    let packet = Spec::new(src, dst, Transport::Other(47)).bytes();
-    for gateway in [&[][..], &["169.254.1.1", "fe80::1"]] {
-        let mut bench = Bench::new(&packet, snapshot(gateway));
-        assert!(bench.icmp_error(IcmpError::TimeExceeded));
-        frames::check(bench.bytes()).unwrap();
-        let source = unpack(Bench::new(bench.bytes(), whole_snapshot()).packet.src);
-        assert_eq!(source, ip("192.0.0.8"), "RFC 7600, section 4.8");
+}
+
+#[test]
+fn errors_come_from_an_address_that_leaves_its_link_where_there_is_one() {
+    let link_local = crate::net::icmp::link_local(Gateway::default().mac).to_string();
+    let default: &[&str] = &["169.254.1.1", "fe80::1"];
+    for (gateway, node, expected) in [
+        // "192.0.0.8" (RFC 7600, section 4.8).
+        (&[][..], &[][..], ["192.0.0.8", &link_local]),
+        (default, &[], ["192.0.0.8", &link_local]),
+        (default, &["192.0.2.7", "2001:db8::7"], ["192.0.2.7", "2001:db8::7"]),
+        (&["10.0.0.1", "fe80::1"], &["192.0.2.7", "2001:db8::7"], ["10.0.0.1", "2001:db8::7"]),
+    ] {
+        for ((src, dst), expected) in
+            [("10.0.0.2", "10.0.0.3"), ("fd00::2", "fd00::3")].into_iter().zip(expected)
+        {
+            let packet = Spec::new(ip(src), ip(dst), Transport::Other(47)).bytes();
+            let mut bench = Bench::new(&packet, snapshot_with_node(gateway, node));
+            assert!(bench.icmp_error(IcmpError::TimeExceeded));
+            frames::check(bench.bytes()).unwrap();
+            let source = unpack(Bench::new(bench.bytes(), whole_snapshot()).packet.src);
+            assert_eq!(source, ip(expected), "{gateway:?} {node:?}");
+        }
     }
-    let packet = Spec::new(ip("fd00::2"), ip("fd00::3"), Transport::Other(47)).bytes();
-    assert!(
-        Bench::new(&packet, snapshot(&[])).icmp_error(IcmpError::TimeExceeded),
-        "every switch has a link-local address"
-    );
 }
 
 #[test]
