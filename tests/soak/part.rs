@@ -161,7 +161,6 @@ pub(crate) const PARTS: &[Part] = &[
         2,
         &[
             "traffic::connection_flood::a_flood_fills",
-            "traffic::reject::answers_to_a_flood",
             "traffic::tap::virtio_net_headers",
             "process::interfaces::a_runtime_that_remakes",
             "cni::twenty_containers",

@@ -1,6 +1,6 @@
 //! Rules on the repository's own text: imports between folders, circles, sizes of files and folders, unsafe
 //! code, words that the packet path avoids, documents, the walks of the architecture, beginnings of
-//! sentences, and regression files of proptest. A rule has no list of exceptions: a place that breaks it fails its test.
+//! sentences, regression files of proptest, and filters of the soak. A rule has no list of exceptions: a place that breaks it fails its test.
 
 mod circles;
 mod documents;
@@ -11,6 +11,7 @@ mod packet_path;
 mod regressions;
 mod sentences;
 mod sizes;
+mod soak;
 mod text;
 mod unsafe_code;
 mod waits;
