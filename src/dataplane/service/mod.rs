@@ -18,5 +18,5 @@ pub(crate) use binding_file::open_bindings;
 pub(crate) use bindings::{Binding, BindingKey, BindingKind, BindingLookup, Bindings, Held};
 pub(crate) use fib::{Owner, PlaceId, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
-pub(crate) use port_entry::{BackendsFor, Pick, PortEntry};
+pub(crate) use port_entry::{BackendsFor, Pick};
 pub(crate) use translation::{Choice, Source, Translation, TranslationKind};

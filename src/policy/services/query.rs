@@ -1,6 +1,7 @@
 //! Backends of a Service for one client, for commands that read manifests.
 
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 
@@ -36,6 +37,17 @@ pub struct ServiceBackends {
     /// Endpoints that take none, up to a limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unused: Vec<UnusedEndpoint>,
+}
+
+impl ServiceBackends {
+    /// Moves backends to the endpoints that take no flows, for this reason.
+    pub fn leave_unused(&mut self, is_unused: impl Fn(&SocketAddr) -> bool, why: &'static str) {
+        let (unused, backends): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.backends).into_iter().partition(is_unused);
+        self.backends = backends;
+        let room = UNUSED_MAX.saturating_sub(self.unused.len());
+        self.unused.extend(unused.into_iter().take(room).map(|address| UnusedEndpoint { address, why }));
+    }
 }
 
 /// Endpoint that takes no new flows.
@@ -137,7 +149,21 @@ fn answer(
     let unused = found.iter().filter(|(address, _)| backends.binary_search(address).is_err());
     let unused = unused
         .map(|(address, endpoint)| UnusedEndpoint { address: *address, why: reason(endpoint, policy, view) });
-    ServiceBackends { unused: unused.take(UNUSED_MAX).collect(), addresses, backends }
+    let mut found = ServiceBackends { unused: unused.take(UNUSED_MAX).collect(), addresses, backends };
+    let virtual_addresses: HashSet<IpAddr> = objects.iter().flat_map(cluster_ips_of).copied().collect();
+    // The switch translates a packet once (`usable` of the stage `translate`).
+    found.leave_unused(
+        |backend| virtual_addresses.contains(&backend.ip()),
+        "its address is that of a Service",
+    );
+    found
+}
+
+fn cluster_ips_of(object: &Object) -> &[IpAddr] {
+    match object {
+        Object::Service(service) => &service.cluster_ips,
+        _ => &[],
+    }
 }
 
 fn find<'a>(objects: &'a [Object], name: &ServiceName) -> Option<&'a Service> {

@@ -1,6 +1,6 @@
 //! Flows to a Service: one to each backend that a client may get.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::endpoint::Endpoint;
 use super::endpoint_flows::{ProbeError, addresses, is_protocol_of_family, pods_of, source_port};
@@ -8,8 +8,8 @@ use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{Object, Pod, ServiceName};
 use crate::policy::services::{ServiceBackends, ServiceClient, backends_for};
 
-/// Creates the connections that a Service makes of a client's: one to each backend. No connection and no
-/// error means that the Service has no backend.
+/// Creates the connections that a Service makes of a client's: one to each backend of a family in which the client has
+/// an address. No connection and no error means that the Service has no backend for this client.
 pub fn expand_service(
     objects: &[Object],
     from: &Endpoint,
@@ -18,24 +18,29 @@ pub fn expand_service(
     port: u16,
 ) -> Result<(Vec<FlowKey>, ServiceBackends), ProbeError> {
     let sources = addresses(&pods_of(objects), from)?;
-    let found =
+    let mut found =
         backends_for(objects, to, protocol, port, client(objects, from)).map_err(ProbeError::Service)?;
-    let flow = |backend: &std::net::SocketAddr| {
-        let is_v4 = backend.is_ipv4();
-        let src = sources.iter().copied().find(|address: &IpAddr| address.is_ipv4() == is_v4)?;
-        let src_port = source_port(protocol, port);
-        is_protocol_of_family(protocol, is_v4).then_some(FlowKey {
-            src,
+    let source_for = |to: &SocketAddr| {
+        let is_of_family = |address: &IpAddr| address.is_ipv4() == to.is_ipv4();
+        let source = sources.iter().copied().find(is_of_family)?;
+        is_protocol_of_family(protocol, to.is_ipv4()).then_some(source)
+    };
+    // A Service without an address yet gets one of the family of its backends.
+    let virtual_ends = if found.addresses.is_empty() { &found.backends } else { &found.addresses };
+    if !virtual_ends.is_empty() && virtual_ends.iter().all(|end| source_for(end).is_none()) {
+        return Err(ProbeError::Families { from: from.to_string(), to: format!("service {to}"), protocol });
+    }
+    let flow = |backend: &SocketAddr| {
+        Some(FlowKey {
+            src: source_for(backend)?,
             dst: backend.ip(),
             protocol,
-            src_port,
+            src_port: source_port(protocol, port),
             dst_port: backend.port(),
         })
     };
     let flows: Vec<FlowKey> = found.backends.iter().filter_map(flow).collect();
-    if flows.is_empty() && !found.backends.is_empty() {
-        return Err(ProbeError::Families { from: from.to_string(), to: format!("service {to}"), protocol });
-    }
+    found.leave_unused(|backend| source_for(backend).is_none(), "the client has no address of its family");
     Ok((flows, found))
 }
 

@@ -91,6 +91,55 @@ fn a_failed_probe_to_a_service_names_the_backend_or_says_that_there_is_none() {
 }
 
 #[test]
+fn a_service_without_a_backend_of_the_clients_family_refuses() {
+    let scratch = Scratch::new("service-family");
+    let objects = |service: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: six, namespace: shop, labels: {{app: six}}}}, spec: {{containers: [{{name: \
+             c}}]}}, status: {{podIP: 'fd00::1'}}}}\n---\n{{apiVersion: v1, kind: Service, metadata: {{name: data, namespace: shop}}, \
+             spec: {{selector: {{app: six}}, ports: [{{port: 80}}], {service}}}}}\n"
+        )
+    };
+    let explain = "explain --from 10.0.0.9 --to service/shop/data --port 80 .";
+    let dual = "clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1, 'fd96::1'], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: \
+                RequireDualStack";
+    scratch.write("objects.yaml", &objects(dual));
+    let (code, out, err) = scratch.palisade(explain);
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(out.contains("has no backend for this client: connections are refused"), "{out}");
+    assert!(
+        out.contains("[fd00::1]:80 takes no connection: the client has no address of its family"),
+        "{out}"
+    );
+    scratch.write("objects.yaml", &objects("clusterIP: 'fd96::1'"));
+    let (code, _, err) = scratch.palisade(explain);
+    assert!(code == 2 && err.contains("no address of one family"), "{err}");
+    let case = "name: c\nresources: [objects.yaml]\nprobes:\n- {from: {ip: 10.0.0.9}, to: {service: shop/data}, port: 80, \
+                expect: deny}\n";
+    scratch.write("case.yaml", &case.replace("[objects.yaml]", &flow_list(&objects(dual))));
+    let (code, out, err) = scratch.palisade("test case.yaml");
+    assert!(code == 0 && out.contains("probes: 1 passed"), "{out}{err}");
+}
+
+#[test]
+fn the_address_of_a_service_is_no_backend_of_another() {
+    let scratch = shop("service-of-service", 5432);
+    let slice = "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: data-1, namespace: shop, labels: \
+                 {kubernetes.io/service-name: data}}, addressType: IPv4, ports: [{port: 80}], endpoints: [{addresses: \
+                 [10.96.0.2]}]}\n---\n{apiVersion: v1, kind: Service, metadata: {name: other, namespace: shop}, spec: {clusterIP: \
+                 10.96.0.2, ports: [{port: 80}]}}\n";
+    scratch.write("slice.yaml", slice);
+    let (code, out, err) = scratch.palisade("explain --from shop/api --to service/shop/data --port 80 .");
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(out.contains("10.96.0.2:80 takes no connection: its address is that of a Service"), "{out}");
+}
+
+/// The documents of a manifest as a YAML list.
+fn flow_list(documents: &str) -> String {
+    format!("[{}]", documents.trim_end().replace("---\n", ", "))
+}
+
+#[test]
 fn lint_finds_the_port_of_a_service_in_a_rule() {
     let scratch = shop("service-lint", 80);
     let (code, out, _) = scratch.palisade("lint .");

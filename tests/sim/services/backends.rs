@@ -254,3 +254,23 @@ fn the_node_takes_another_backend_than_itself() {
         }
     }
 }
+
+#[test]
+fn the_address_of_a_service_is_no_backend() {
+    for (pods, expected) in [([1].as_slice(), Some(1)), (&[], None)] {
+        let mut rig = Rig::new(1, &with_backends(&Setting::open(), pods));
+        let mut shared = port(pods);
+        shared.internal_backends.push(SocketAddr::new(virtual_address()[0], TARGET));
+        rig.publish(&with(&shared));
+        for client in CLIENT..CLIENT + 20 {
+            let sent = seen_by_client(Protocol::UDP, 0, 0, 0, client);
+            if let Some(backend) = expected {
+                assert_eq!(backend_of(&mut rig, A, &sent), backend);
+            } else {
+                let before = rig.counters(A);
+                rig.send(A, &sent);
+                assert_eq!(rig.drops_since(A, &before), [("service-no-backend".to_owned(), 1)].into());
+            }
+        }
+    }
+}

@@ -11,7 +11,7 @@ use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{
-    BackendsFor, BindingKey, BindingKind, Choice, Pick, PlaceId, PortEntry, ServiceFib, ServiceMatch, Source,
+    BackendsFor, BindingKey, BindingKind, Choice, Pick, PlaceId, ServiceFib, ServiceMatch, Source,
 };
 use crate::net::address::Address;
 
@@ -78,7 +78,7 @@ pub(super) fn take_backend(
     preferred: &Preferred,
 ) {
     let (packet, backends) = (&batch.packets[i], preferred.backends);
-    match usable(context, packet, services.entry(preferred.place), preferred) {
+    match usable(context, packet, services, preferred) {
         Ok(pick) => {
             let choice = Choice { place: preferred.place, backends, index: pick.index as u16 };
             set_destination(batch, i, context, (pick.address, pick.port), false, Source::Choice(choice));
@@ -124,15 +124,16 @@ pub(super) fn affinity_key(
     BindingKey { kind: BindingKind::Affinity, key, from_low, hash: context.conntrack.hash(&key) }
 }
 
-/// The first backend from the preferred one on that the flow can have: it is local where it must be, and no other Service has
-/// the client's port bound to it.
+/// The first backend from the preferred one on that the flow can have: it is no virtual address, it is local where it must be,
+/// and no other Service has the client's port bound to it.
 #[inline]
 fn usable(
     context: &Context<'_>,
     packet: &Packet,
-    entry: &PortEntry,
+    services: &ServiceFib,
     preferred: &Preferred,
 ) -> Result<Pick, DropReason> {
+    let entry = services.entry(preferred.place);
     let Preferred { backends, must_be_local, mut pick, mut hash, .. } = *preferred;
     let tries = entry.count(backends, packet.is_v4, must_be_local).min(TRIES);
     let mut reason = DropReason::ServiceNoBackend;
@@ -141,7 +142,8 @@ fn usable(
             reason = DropReason::ServiceRemote;
         } else if is_taken(context, packet, &pick, hash) {
             reason = DropReason::ServiceCollision;
-        } else if !(must_be_local && pick.address == packet.src) {
+        } else if !(must_be_local && pick.address == packet.src || services.is_cluster_address(pick.address))
+        {
             return Ok(pick);
         }
         // Pods alone get their own packets back.
