@@ -221,7 +221,7 @@ fn a_misspelt_policy_kind_is_an_error_and_another_systems_is_skipped_with_a_warn
     }
     let systems = ["CiliumNetworkPolicy", "MultiNetworkPolicy", "GlobalNetworkPolicy"];
     for (kind, warnings) in
-        systems.map(|kind| (kind, 1)).into_iter().chain([("Service", 0), ("PodDisruptionBudget", 0)])
+        systems.map(|kind| (kind, 1)).into_iter().chain([("Service", 1), ("PodDisruptionBudget", 0)])
     {
         let parsed = parse_source(&Source::new("a.yaml", object(kind))).unwrap();
         assert_eq!((parsed.skipped.len(), parsed.warnings.len()), (1, warnings), "{kind}");
@@ -229,9 +229,65 @@ fn a_misspelt_policy_kind_is_an_error_and_another_systems_is_skipped_with_a_warn
     let warning = &parse_source(&Source::new("a.yaml", object(systems[0]))).unwrap().warnings[0];
     assert_eq!(
         warning.to_string(),
-        "a.yaml:2:7: warning: default/a kind: a CiliumNetworkPolicy is another system's: nothing here enforces it \
+        "a.yaml:2:7: warning: default/a kind: a CiliumNetworkPolicy of x.io is another system's: nothing here enforces it \
          (say the same with a NetworkPolicy or a ClusterNetworkPolicy)"
     );
+}
+
+#[test]
+fn a_kind_is_read_in_its_own_api_group_and_passed_over_in_that_of_another_system() {
+    let read = |version: &str, kind: &str| {
+        let text = format!(
+            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{podSelector: {{}}}}\n"
+        );
+        parse_source(&Source::new("a.yaml", text))
+    };
+    for (version, kind, says) in [
+        ("projectcalico.org/v3", "NetworkPolicy", "nothing here enforces it"),
+        ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "nothing here enforces it"),
+        ("networking.k8s.aws/v1alpha1", "ClusterNetworkPolicy", "nothing here enforces it"),
+        ("apps.kruise.io/v1alpha1", "DaemonSet", "it is passed over"),
+        ("serving.knative.dev/v1", "Service", "it is passed over"),
+    ] {
+        let parsed = read(version, kind).unwrap();
+        assert_eq!(
+            (parsed.objects.len(), parsed.skipped.len(), parsed.warnings.len()),
+            (0, 1, 1),
+            "{version} {kind}"
+        );
+        let group = version.split('/').next().unwrap();
+        let warning = parsed.warnings[0].to_string();
+        assert!(warning.contains(&format!("a {kind} of {group} is another system's: {says}")), "{warning}");
+    }
+    for (version, kind) in [
+        ("networking.k8s.oi/v1", "NetworkPolicy"),
+        ("networking.k8s.io/v2", "NetworkPolicy"),
+        ("policy.networking.k8s.io/v1alpha2", "NetworkPolicy"),
+        ("extensions/v1beta1", "NetworkPolicy"),
+        ("v1", "NetworkPolicy"),
+        ("apps/v1beta2", "Deployment"),
+    ] {
+        let errors = read(version, kind).unwrap_err();
+        assert!(errors[0].message.starts_with("Unsupported value"), "{version} {kind}: {}", errors[0]);
+    }
+}
+
+#[test]
+fn an_unknown_field_is_left_out_with_a_warning_except_in_a_policy() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, prots: []}], planet: x}, status: \
+               {podIp: 10.0.0.1}}";
+    let parsed = parse_source(&Source::new("a.yaml", pod.to_owned())).unwrap();
+    let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(parsed.objects.len(), 1);
+    for says in [
+        "prots: unknown field \"prots\" is left out",
+        "podIp: unknown field \"podIp\" is left out (did you mean",
+    ] {
+        assert!(warnings.iter().any(|warning| warning.contains(says)), "{says}: {warnings:?}");
+    }
+    let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, planet: x}}";
+    let errors = parse_source(&Source::new("a.yaml", policy.to_owned())).unwrap_err();
+    assert!(errors[0].to_string().contains("spec.planet: unknown field \"planet\""), "{}", errors[0]);
 }
 
 #[test]
@@ -252,6 +308,58 @@ fn entries_of_a_set_that_stand_there_twice_are_refused() {
         assert!(errors[0].message.starts_with("Duplicate value: "), "{}", errors[0]);
     }
     assert!(policy("{networks: [10.0.0.0/8]}, {networks: [10.0.0.0/8]}", "Deny").is_ok(), "of two peers");
+}
+
+#[test]
+fn cluster_rules_that_the_api_server_refuses_are_refused() {
+    let policy = |tier: &str, rule: &str| {
+        let text = format!(
+            "{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: a}}, spec: {{tier: \
+             {tier}, priority: 1, subject: {{namespaces: {{}}}}, egress: [{{action: Accept, {rule}}}]}}}}"
+        );
+        parse_source(&Source::new("policy.yaml", text))
+    };
+    let names = "to: [{domainNames: [example.com]}]";
+    for (tier, rule, path, says) in [
+        (
+            "Baseline",
+            names.to_owned(),
+            "spec.egress[0]",
+            "Forbidden: domainNames may only be specified in the Admin tier",
+        ),
+        (
+            "Admin",
+            "to: [{networks: [203.0.113.0/24]}], protocols: [{destinationNamedPort: http}]".to_owned(),
+            "spec.egress[0]",
+            "Invalid value: networks/nodes/domainNames peer cannot be set with namedPorts",
+        ),
+        (
+            "Admin",
+            format!("{names}, protocols: [{{destinationNamedPort: http}}]"),
+            "spec.egress[0]",
+            "Invalid value: networks/nodes/domainNames peer cannot be set with namedPorts",
+        ),
+        (
+            "Baseline",
+            "to: [{pods: {podSelector: {}}}, {nodes: {}}], protocols: [{destinationNamedPort: http}]"
+                .to_owned(),
+            "spec.egress[0]",
+            "Invalid value: networks/nodes/domainNames peer cannot be set with namedPorts",
+        ),
+    ] {
+        let errors = policy(tier, &rule).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, path), "{rule}: {}", errors[0]);
+        assert!(errors[0].message.starts_with(says), "{rule}: {}", errors[0]);
+    }
+    let parsed = policy("Admin", names).unwrap();
+    assert_eq!(parsed.warnings.len(), 1);
+    assert!(
+        parsed.warnings[0]
+            .to_string()
+            .contains("warning: a spec.egress[0].to[0].domainNames: domainNames are not enforced")
+    );
+    let by_name = "to: [{namespaces: {}}], protocols: [{destinationNamedPort: http}]";
+    assert!(policy("Admin", by_name).unwrap().warnings.is_empty());
 }
 
 #[test]

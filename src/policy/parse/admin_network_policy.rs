@@ -87,6 +87,8 @@ fn rule(
         [] => Outcome::Known(None),
         items => Outcome::all(items.iter().map(port).collect()).map(Some),
     };
+    let tier = if is_baseline { Tier::Baseline } else { Tier::Admin };
+    cluster_peer::check_rule(at, Some(tier), &peers, &ports);
     rule_of(name, action?, peers, ports)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> Option<ClusterNe
     let rules = |direction, peers| {
         let items = spec.items(direction);
         spec.limit_items(direction, items.len(), ITEMS_MAX);
-        items.iter().filter_map(|at| rule(at, peers)).collect::<Vec<_>>()
+        items.iter().filter_map(|at| rule(at, peers, tier)).collect::<Vec<_>>()
     };
     let (ingress, egress) = (rules("ingress", "from"), rules("egress", "to"));
     Some(ClusterNetworkPolicy {
@@ -58,7 +58,7 @@ pub(super) fn priority(spec: &Fields<'_>) -> Option<u32> {
     priority
 }
 
-fn rule(at: &Cursor<'_>, peers: &'static str) -> Option<ClusterRule> {
+fn rule(at: &Cursor<'_>, peers: &'static str, tier: Option<Tier>) -> Option<ClusterRule> {
     let fields = at.fields(&["action", peers, "name", "protocols"]);
     let name = rule_name(&fields);
     let action = fields.required("action").and_then(|at| match at.text()? {
@@ -75,6 +75,7 @@ fn rule(at: &Cursor<'_>, peers: &'static str) -> Option<ClusterRule> {
         None => Outcome::Known(None),
         Some(at) => protocols(&fields, &at),
     };
+    cluster_peer::check_rule(at, tier, &peers, &ports);
     rule_of(name, action?, peers, ports)
 }
 

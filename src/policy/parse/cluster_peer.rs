@@ -8,7 +8,7 @@ use super::cursor::{Cursor, Fields, is_similar};
 use super::legacy_namespaces;
 use super::network_policy::cidr;
 use super::selector::selector;
-use crate::policy::objects::{ClusterAction, ClusterPeer, LabelSelector, PodScope};
+use crate::policy::objects::{ClusterAction, ClusterPeer, ClusterPort, LabelSelector, PodScope, Tier};
 
 /// Outcome of parsing a part of a policy.
 pub(super) enum Outcome<T> {
@@ -143,7 +143,7 @@ pub(super) fn only_field<'t>(at: &Cursor<'t>, known: &[&str], what: &str) -> Out
         }
         ([], _) | (_, Some(_)) => {
             let name = unknown.map_or("none".to_owned(), |(name, ..)| format!("{name:?}"));
-            at.warn(
+            at.unenforced(
                 format!("unknown kind of {what}: {name}: the rule fails closed: Accept matches nothing, Deny and Pass deny all"),
                 format!("known here: {}", known.join(", ")),
             );
@@ -208,6 +208,35 @@ fn unique(at: &Cursor<'_>, before: &[Cursor<'_>]) {
     }
 }
 
+/// Checks what a rule may not combine. `tier` is that of its policy.
+pub(super) fn check_rule(
+    at: &Cursor<'_>,
+    tier: Option<Tier>,
+    peers: &Outcome<Vec<ClusterPeer>>,
+    ports: &Outcome<Option<Vec<ClusterPort>>>,
+) {
+    let Outcome::Known(peers) = peers else { return };
+    let has_names = peers.iter().any(|peer| matches!(peer, ClusterPeer::DomainName(_)));
+    if has_names && tier == Some(Tier::Baseline) {
+        at.error_help(
+            "Forbidden: domainNames may only be specified in the Admin tier",
+            "write the rule in a policy of the Admin tier, or accept by networks",
+        );
+    }
+    let has_no_ports = |peer: &ClusterPeer| !matches!(peer, ClusterPeer::Pods(_));
+    let is_named = |port: &ClusterPort| matches!(port, ClusterPort::Named { .. });
+    if let Outcome::Known(Some(ports)) = ports
+        && ports.iter().any(is_named)
+        && peers.iter().any(has_no_ports)
+    {
+        at.error_help(
+            "Invalid value: networks/nodes/domainNames peer cannot be set with namedPorts since there are no namedPorts for \
+             networks/nodes/domainNames",
+            "write the numbers of the ports, or a rule of its own for pods",
+        );
+    }
+}
+
 fn domain_names(at: &Cursor<'_>, action: Option<ClusterAction>) -> Option<Vec<ClusterPeer>> {
     if action.is_some_and(|action| action != ClusterAction::Accept) {
         at.error_help(
@@ -215,6 +244,10 @@ fn domain_names(at: &Cursor<'_>, action: Option<ClusterAction>) -> Option<Vec<Cl
             "deny by networks: a denied name can be reached by address",
         );
     }
+    at.unenforced(
+        "domainNames are not enforced: the peer matches nothing",
+        "accept the addresses by networks; without this peer the rule is enforced as written",
+    );
     list(at, |item| {
         let name = item.text()?;
         let Some(name) = domain_name(name) else {

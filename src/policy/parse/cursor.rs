@@ -21,6 +21,7 @@ pub(crate) struct Diagnostics {
     errors: Cell<usize>,
     warnings: Cell<usize>,
     unambiguous: Severity,
+    unknown_fields: Severity,
 }
 
 impl Diagnostics {
@@ -33,12 +34,18 @@ impl Diagnostics {
             errors: Cell::new(0),
             warnings: Cell::new(0),
             unambiguous: Severity::Error,
+            unknown_fields: Severity::Error,
         }
     }
 
     /// Sets the severity of a value that the API server rejects although its meaning is unambiguous.
     pub(crate) fn with_unambiguous(self, unambiguous: Severity) -> Diagnostics {
         Diagnostics { unambiguous, ..self }
+    }
+
+    /// Sets the severity of a field that this version does not know.
+    pub(crate) fn with_unknown_fields(self, unknown_fields: Severity) -> Diagnostics {
+        Diagnostics { unknown_fields, ..self }
     }
 
     /// Diagnostics up to a limit, and the number of further ones.
@@ -101,15 +108,6 @@ impl<'t> Path<'t> {
 
     fn index(&self, index: usize) -> Path<'t> {
         Path(Some(Rc::new((self.clone(), Step::Index(index)))))
-    }
-
-    /// Top-level field of the path.
-    pub(crate) fn first(&self) -> Option<&'t str> {
-        let (parent, step) = self.0.as_deref()?;
-        match step {
-            Step::Field(name) if parent.0.is_none() => Some(name),
-            _ => parent.first(),
-        }
     }
 }
 
@@ -175,13 +173,16 @@ impl<'t> Cursor<'t> {
 
     /// Reports a warning with a help text.
     pub(crate) fn warn(&self, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics.add(
-            Severity::Warning,
-            self.span(),
-            self.path.to_string(),
-            message.into(),
-            Some(help.into()),
-        );
+        self.add(Severity::Warning, message.into(), help.into());
+    }
+
+    /// Reports a part that is not enforced as written, with a help text.
+    pub(crate) fn unenforced(&self, message: impl Into<String>, help: impl Into<String>) {
+        self.add(Severity::Unenforced, message.into(), help.into());
+    }
+
+    fn add(&self, severity: Severity, message: String, help: String) {
+        self.diagnostics.add(severity, self.span(), self.path.to_string(), message, Some(help));
     }
 
     /// Reports `Invalid value: "x": why`, the form of the API server.
@@ -358,10 +359,12 @@ impl<'t> Cursor<'t> {
         Fields { entries, at: self.clone() }
     }
 
-    /// Reports an unknown field.
+    /// Reports an unknown field, with the severity of [`Diagnostics::with_unknown_fields`].
     pub(crate) fn unknown_field(&self, name: &str, span: Span, path: &Path<'t>, known: &[&str]) {
-        let message = format!("unknown field {name:?}");
-        self.diagnostics.add(Severity::Error, span, path.to_string(), message, Some(suggestion(name, known)));
+        let severity = self.diagnostics.unknown_fields;
+        let result = if severity == Severity::Error { "" } else { " is left out" };
+        let message = format!("unknown field {name:?}{result}");
+        self.diagnostics.add(severity, span, path.to_string(), message, Some(suggestion(name, known)));
     }
 }
 

@@ -29,6 +29,8 @@ const UNDERLINED_BYTES_MAX: usize = 200;
 pub enum Severity {
     /// Object is rejected.
     Error,
+    /// Object is accepted, and a part of it is not enforced as written.
+    Unenforced,
     /// Object is accepted.
     Warning,
 }
@@ -77,7 +79,7 @@ impl Diagnostic {
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.location, self.location.column())?;
-        if self.severity == Severity::Warning {
+        if self.severity != Severity::Error {
             f.write_str("warning: ")?;
         }
         f.write_str(&self.heading())?;
@@ -150,7 +152,7 @@ impl miette::Diagnostic for Report<'_> {
     fn severity(&self) -> Option<miette::Severity> {
         Some(match self.diagnostic.severity {
             Severity::Error => miette::Severity::Error,
-            Severity::Warning => miette::Severity::Warning,
+            Severity::Unenforced | Severity::Warning => miette::Severity::Warning,
         })
     }
 

@@ -87,12 +87,14 @@ impl ManifestParser {
         let header = |name| node.get(name).and_then(|node| node.text());
         let kind = header("kind").or(inherited.map(|(kind, _)| kind));
         let version = header("apiVersion").or(inherited.map(|(_, version)| version));
-        // Other systems have kinds of this name in groups of their own (`serving.knative.dev/v1`).
-        let is_foreign = kind == Some("Service") && version.is_some_and(|version| version.contains('/'));
-        let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind && !is_foreign);
+        let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
         let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
         let name = format!("{context}{}", display_name(node, scope));
-        let diagnostics = Diagnostics::new(source, name.as_str()).with_unambiguous(self.unambiguous);
+        // A field of a newer version in a policy may deny. The cluster writes other objects, and may be newer.
+        let is_strict = kind.is_none_or(|kind| is_list(kind) || kind.ends_with("NetworkPolicy"));
+        let diagnostics = Diagnostics::new(source, name.as_str())
+            .with_unambiguous(self.unambiguous)
+            .with_unknown_fields(if is_strict { Severity::Error } else { Severity::Warning });
         let at = Cursor::root(node, &diagnostics);
         if !kind.is_some_and(is_list) {
             check_duplicates(&at, true);
@@ -100,6 +102,9 @@ impl ManifestParser {
         match (kind, version, known) {
             (Some(kind), Some(version), _) if is_list(kind) => {
                 self.list(&at, kind, version, source, context);
+            }
+            (Some(kind), Some(version), Some((_, wanted, _))) if is_of_another_system(version, wanted) => {
+                self.pass_over(&at, kind, group(version), &name, source);
             }
             (Some(kind), Some(version), Some((_, wanted, scope))) => {
                 if version == *wanted {
@@ -110,24 +115,36 @@ impl ManifestParser {
                     wrong_version(&at, kind, version, wanted);
                 }
             }
-            (Some(kind), Some(_), None) => {
+            (Some(kind), Some(version), None) => {
                 let kind_at = at.child("kind").unwrap_or_else(|| at.clone());
-                if let Some(meant) = misspelt(kind).filter(|meant| *meant != kind) {
+                if let Some(meant) = misspelt(kind) {
                     kind_at.error_help(format!("unknown kind {kind:?}"), format!("did you mean {meant:?}?"));
                 } else {
-                    if kind.ends_with("NetworkPolicy") {
-                        kind_at.warn(
-                            format!("a {kind} is another system's: nothing here enforces it"),
-                            "say the same with a NetworkPolicy or a ClusterNetworkPolicy",
-                        );
-                    }
-                    let location = Location::new(source, node.span);
-                    self.parsed.skipped.push(Skipped { kind: kind.to_owned(), name, location });
+                    self.pass_over(&at, kind, group(version), &name, source);
                 }
             }
             _ => missing_header(&at),
         }
         self.absorb(diagnostics);
+    }
+
+    /// Passes over an object that this version does not read, with a warning where a reader may take it for another one.
+    fn pass_over(&mut self, at: &Cursor<'_>, kind: &str, group: &str, name: &str, source: &Source) {
+        let kind_at = at.child("kind").unwrap_or_else(|| at.clone());
+        let is_known = KINDS.iter().any(|(known, ..)| *known == kind);
+        if kind.ends_with("NetworkPolicy") {
+            kind_at.warn(
+                format!("a {kind} of {group} is another system's: nothing here enforces it"),
+                "say the same with a NetworkPolicy or a ClusterNetworkPolicy",
+            );
+        } else if is_known {
+            kind_at.warn(
+                format!("a {kind} of {group} is another system's: it is passed over"),
+                "rules match its pods where these are given themselves",
+            );
+        }
+        let location = Location::new(source, at.node.span);
+        self.parsed.skipped.push(Skipped { kind: kind.to_owned(), name: name.to_owned(), location });
     }
 
     fn list(&mut self, at: &Cursor<'_>, kind: &str, version: &str, source: &Source, context: &str) {
@@ -146,7 +163,7 @@ impl ManifestParser {
         for diagnostic in list {
             let list = match diagnostic.severity {
                 Severity::Error => &mut self.errors,
-                Severity::Warning => &mut self.parsed.warnings,
+                Severity::Unenforced | Severity::Warning => &mut self.parsed.warnings,
             };
             if list.len() < DIAGNOSTICS_MAX {
                 list.push(diagnostic);
@@ -241,6 +258,20 @@ fn misspelt(kind: &str) -> Option<&'static str> {
         let is_near = || kind.len() <= 2 * known.len() && strsim::damerau_levenshtein(kind, known) <= 2;
         kind.eq_ignore_ascii_case(known) || known.ends_with("NetworkPolicy") && is_near()
     })
+}
+
+/// API group of a version: `apps` of `apps/v1`; empty for the core group.
+fn group(version: &str) -> &str {
+    version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// Tests whether a version is of a group of another system. "All domains ending in .k8s.io [...] are reserved" (API
+/// conventions of Kubernetes), and a group that resembles the wanted one is a misspelling: neither is passed over, because a
+/// policy would not be enforced.
+fn is_of_another_system(version: &str, wanted: &str) -> bool {
+    let (found, wanted) = (group(version), group(wanted));
+    let is_reserved = found.rsplit('.').take(2).eq(["io", "k8s"]);
+    found.contains('.') && !is_reserved && strsim::damerau_levenshtein(found, wanted) > 2
 }
 
 fn wrong_version(at: &Cursor<'_>, kind: &str, version: &str, wanted: &str) {

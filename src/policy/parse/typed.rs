@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::cursor::{Cursor, is_similar, suggestion};
+use super::cursor::Cursor;
 use super::diagnostic::Severity;
 use super::tree::{Span, Value};
 
@@ -144,7 +144,7 @@ impl<'t> Deserializer<'t> for Typed<'t> {
         entries.retain(|(name, span, at)| {
             let is_known = known.contains(name);
             if !is_known {
-                unknown(&self.0, name, *span, at, known);
+                self.0.unknown_field(name, *span, &at.path, known);
             }
             is_known
         });
@@ -158,18 +158,6 @@ impl<'t> Deserializer<'t> for Typed<'t> {
     forward_to_deserialize_any! {
         <W: Visitor<'t>>
         i8 i16 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier
-    }
-}
-
-/// Reports an unknown field. The cluster writes `status` and may be newer than these types: an unknown field
-/// there is an error only if it resembles a known one.
-fn unknown<'t>(parent: &Cursor<'t>, name: &str, span: Span, at: &Cursor<'t>, known: &[&str]) {
-    if at.path.first() == Some("status") && !known.iter().any(|known| is_similar(name, known)) {
-        let message = format!("unknown field {name:?} is left out");
-        let help = Some(suggestion(name, known));
-        parent.diagnostics().add(Severity::Warning, span, at.path.to_string(), message, help);
-    } else {
-        parent.unknown_field(name, span, &at.path, known);
     }
 }
 

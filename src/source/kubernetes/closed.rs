@@ -60,7 +60,9 @@ impl Policy<'_> {
             "BaselineAdminNetworkPolicy" => json!({"name": "default"}),
             _ => metadata,
         };
-        parse(self.kind, &json!({"metadata": metadata, "spec": spec}).to_string()).ok()
+        parse(self.kind, &json!({"metadata": metadata, "spec": spec}).to_string())
+            .ok()
+            .map(|(object, _)| object)
     }
 
     /// Fields of these names.

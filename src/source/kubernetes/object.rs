@@ -11,7 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::closed::closed;
 use super::filter::Piece;
 use super::kinds::Kind;
-use super::parse::{Key, parse};
+use super::parse::{Key, Readable, parse};
 use crate::policy::objects::{NetworkPolicy, Object, Peer, Peers};
 use crate::printable;
 
@@ -101,7 +101,7 @@ pub(super) fn entry(kind: &'static Kind, piece: &Piece) -> Result<Entry, Nameles
 fn entry_by(
     kind: &'static Kind,
     piece: &Piece,
-    parse: impl Fn(&Kind, &str) -> Result<Object, String>,
+    parse: impl Fn(&Kind, &str) -> Result<Readable, String>,
 ) -> Result<Entry, Nameless> {
     let metadata = metadata_of(&piece.text).filter(|metadata| !metadata.name.is_empty());
     let metadata = metadata.ok_or(Nameless { kind: kind.name })?;
@@ -112,18 +112,25 @@ fn entry_by(
     } else if name_is_too_long {
         Err(format!("its name has more than {NAME_BYTES_MAX} bytes"))
     } else {
-        guarded(|| parse(kind, &piece.text)).unwrap_or_else(Err).and_then(bounded)
+        guarded(|| parse(kind, &piece.text))
+            .unwrap_or_else(Err)
+            .and_then(|(object, unenforced)| Ok((bounded(object)?, unenforced)))
     };
     let node = (kind.name == "Node" && !piece.is_cut).then(|| network_of(&piece.text));
     let version = || Version {
         uid: printable::line(&metadata.uid).into_owned(),
         resource_version: metadata.resource_version.clone(),
     };
+    let issue = |message: &str, consequence| {
+        let message = printable::line(&printable::cut(message, MESSAGE_CHARS_MAX)).into_owned();
+        Box::new(Issue { version: version(), message, consequence })
+    };
     Ok(match outcome {
-        Ok(object) => {
+        Ok((object, unenforced)) => {
             let may_be_closed = matches!(&object, Object::NetworkPolicy(policy) if !policy.audited);
             let version = may_be_closed.then(|| Box::new(version()));
-            Entry { key, object: Some(object), node, version, issue: None }
+            let issue = unenforced.map(|message| issue(&message, "all else is enforced".to_owned()));
+            Entry { key, object: Some(object), node, version, issue }
         }
         Err(message) => {
             let (object, consequence) = if is_audited(kind, &metadata) {
@@ -133,9 +140,7 @@ fn entry_by(
                 // Without its text nothing is read of it.
                 substitute.unwrap_or_else(|_| closed(kind, &key, ""))
             };
-            let message = printable::line(&printable::cut(&message, MESSAGE_CHARS_MAX)).into_owned();
-            let issue = Issue { version: version(), message, consequence };
-            Entry { key, object, node, version: None, issue: Some(Box::new(issue)) }
+            Entry { key, object, node, version: None, issue: Some(issue(&message, consequence)) }
         }
     })
 }
@@ -344,6 +349,29 @@ mod tests {
         let entry = read("BaselineAdminNetworkPolicy", r#"{"subject":{"namespaces":{}},"egress":[{}]}"#);
         let Some(Object::ClusterNetworkPolicy(policy)) = entry.object else { panic!() };
         assert_eq!((policy.tier, policy.egress.len(), policy.ingress.len()), (Tier::Baseline, 1, 0));
+    }
+
+    #[test]
+    fn a_part_of_a_policy_that_is_not_enforced_is_told_and_the_rest_is_enforced() {
+        let names = r#"{"action":"Accept","to":[{"domainNames":["example.com"]}]}"#;
+        let deny = r#"{"action":"Deny","to":[{"networks":["0.0.0.0/0"]}]}"#;
+        for (rule, says) in [
+            (
+                names,
+                "spec.egress[0].to[0].domainNames: domainNames are not enforced: the peer matches nothing",
+            ),
+            (r#"{"action":"Accept","to":[{"planets":{}}]}"#, "spec.egress[0].to[0]: unknown kind of peer"),
+        ] {
+            let spec = format!(
+                r#"{{"tier":"Admin","priority":7,"subject":{{"namespaces":{{}}}},"egress":[{rule},{deny}]}}"#
+            );
+            let entry = read("ClusterNetworkPolicy", &spec);
+            let Some(Object::ClusterNetworkPolicy(policy)) = entry.object else { panic!() };
+            assert_eq!(policy.egress[1].action, ClusterAction::Deny);
+            let issue = entry.issue.unwrap();
+            assert!(issue.message.starts_with(says), "{}", issue.message);
+            assert_eq!(issue.consequence, "all else is enforced");
+        }
     }
 
     #[test]
