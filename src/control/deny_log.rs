@@ -65,11 +65,7 @@ impl DenyLog {
 
     /// Writes the report of an interval that is over.
     pub(super) fn report(&mut self) {
-        if self.since.elapsed() < self.interval {
-            return;
-        }
-        self.since = Instant::now();
-        let (lines, rest, packets) = self.take();
+        let Some((lines, rest, packets)) = self.take_due(Instant::now()) else { return };
         for (Connection { from, to, protocol, port, decided_by }, sampled) in lines {
             tracing::info!(
                 target: "palisade::denied",
@@ -80,6 +76,15 @@ impl DenyLog {
         if packets > 0 {
             tracing::info!(target: "palisade::denied", connections = rest, sampled = packets, "denied others");
         }
+    }
+
+    /// Takes the report of an interval that is over, and begins the next one.
+    fn take_due(&mut self, now: Instant) -> Option<(Vec<(Connection, u64)>, usize, u64)> {
+        if now.duration_since(self.since) < self.interval {
+            return None;
+        }
+        self.since = now;
+        Some(self.take())
     }
 
     /// Takes the connections with most packets, and the numbers of the other ones and of their packets.
@@ -126,6 +131,18 @@ mod tests {
         assert_eq!(rest, CONNECTIONS_MAX - LINES_MAX);
         assert_eq!(lines.iter().map(|(_, packets)| packets).sum::<u64>() + packets, 1903);
         assert_eq!(log.take(), (vec![], 0, 0));
+    }
+
+    #[test]
+    fn an_interval_has_one_report() {
+        let mut log = DenyLog::new(Duration::from_secs(10));
+        log.add(&denied(7));
+        let begin = log.since;
+        let mut lines = |seconds| {
+            log.add(&denied(8));
+            log.take_due(begin + Duration::from_secs(seconds)).map(|(lines, ..)| lines.len())
+        };
+        assert_eq!([0, 9, 10, 11, 19, 20].map(&mut lines), [None, None, Some(2), None, None, Some(1)]);
     }
 
     #[test]

@@ -213,6 +213,7 @@ fn a_wrong_manifest_exits_with_2_names_file_line_and_field_and_leaves_the_runnin
                     spec:\n  podSelector: {}\n  ingress:\n    - ports:\n        - {port: 80, endPort: 79}\n";
     let file = served.scratch.write("policy.yaml", manifest);
     let file = file.to_str().unwrap();
+    let before = (served.client.ports().unwrap(), served.client.pods().unwrap());
     for arguments in [&["compile", file][..], &["apply", file, "--socket", served.socket().to_str().unwrap()]]
     {
         let (code, out, err) = palisade(arguments);
@@ -221,6 +222,7 @@ fn a_wrong_manifest_exits_with_2_names_file_line_and_field_and_leaves_the_runnin
         assert!(err.contains("spec.ingress[0].ports[0].endPort"), "{err}");
     }
     assert_eq!(served.client.tables_document().unwrap(), small_tables("10.1.0.2"));
+    assert_eq!((served.client.ports().unwrap(), served.client.pods().unwrap()), before);
 }
 
 #[test]

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::support::isolated;
 
-fn play(workers: &str) -> Value {
+fn play(workers: &str, ports: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_palisade"))
-        .args(["demo", "--output", "json", "--workers", workers])
+        .args(["demo", "--output", "json", "--workers", workers, "--ports", ports])
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -32,7 +32,13 @@ fn assert_as_expected(report: &Value, workers: usize) {
 }
 
 #[test]
+fn the_demo_sees_what_it_expects_with_one_worker_on_taps() {
+    let Some(_isolated) = isolated() else { return };
+    assert_as_expected(&play("1", "tap"), 1);
+}
+
+#[test]
 fn the_demo_sees_what_it_expects_with_two_workers_and_both_work() {
     let Some(_isolated) = isolated() else { return };
-    assert_as_expected(&play("2"), 2);
+    assert_as_expected(&play("2", "veth"), 2);
 }

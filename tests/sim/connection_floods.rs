@@ -205,6 +205,28 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Checks what the flood costs: a flow of it that has no slot is evicted or refused, and nothing else is dropped but
+    /// the answers of refused handshakes.
+    fn assert_costs(&self, flood: Flood) {
+        let counters = self.sim.counters();
+        let (mut received, mut refused) = (0, 0);
+        for port in &self.ports[HOSTILE..] {
+            let port = &counters.ports[&port.id];
+            let is_answer = |reason: &str| reason == "invalid-state" && flood == Flood::Handshakes;
+            assert!(port.drops.keys().all(|reason| reason == "table-full" || is_answer(reason)), "{port:?}");
+            received += port.received;
+            refused += port.drops.get("table-full").copied().unwrap_or(0);
+        }
+        let evicted: u64 = counters.workers.values().map(|worker| worker.flows_evicted).sum();
+        let opened = u64::from(self.flows);
+        // Handshakes come again with the ports of flows that are there.
+        let is_paid = flood == Flood::Handshakes || evicted + refused + FLOWS_MAX as u64 >= opened;
+        assert!(is_paid, "{evicted} evicted, {refused} refused of {opened}");
+        assert!(received >= opened, "{received} received of {opened}");
+    }
+}
+
 /// Share of the client's connections that are established while the table is full and live until data has
 /// passed.
 fn set_up(flood: Flood, hostile: usize) -> f64 {
@@ -244,6 +266,7 @@ fn set_up(flood: Flood, hostile: usize) -> f64 {
     // The table is full.
     let flows = node.sim.flows_len();
     assert!(flows > FLOWS_MAX * 3 / 4, "{flows} flows");
+    node.assert_costs(flood);
     let again: Vec<Packet> = kept.iter().map(|connection| connection.packet(3)).collect();
     assert_eq!(node.send(&again).len(), KEPT, "established connections live on");
     let part = f64::from(complete) / f64::from(tried);

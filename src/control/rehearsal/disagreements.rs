@@ -161,6 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn a_denied_packet_is_no_flow_and_a_flow_no_denied_packet() {
+        let mut all = Disagreements::default();
+        all.note_denied(&found(2, 1000), &State::default());
+        walk(&mut all, &[(3, 1000)]);
+        let (listed, _) = all.report();
+        let mut counts: Vec<_> =
+            listed.iter().map(|entry| (entry.source.as_str(), entry.flows, entry.denied)).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [("10.0.0.2", 0, 1), ("10.0.0.3", 1, 0)]);
+    }
+
+    #[test]
     fn a_walk_over_many_flows_finds_the_names_of_many_pods_at_once() {
         use crate::control::protocol::PodRequest;
         use crate::control::state::PodRecord;

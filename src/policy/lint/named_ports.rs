@@ -42,9 +42,6 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
                     Direction::Ingress => objects.evaluator.scope_selects(&policy.subject, pod),
                     Direction::Egress => cluster_peers_hold(objects, &rule.peers, pod),
                 };
-                let names_a_pod =
-                    |peer: &ClusterPeer| matches!(peer, ClusterPeer::Pods(_) | ClusterPeer::Everyone);
-                let is_of_addresses = direction == Direction::Egress && !rule.peers.iter().any(names_a_pod);
                 for (at, port) in rule.ports.iter().flatten().enumerate() {
                     if let ClusterPort::Named { protocol, name } = port {
                         let path = format!("spec.{direction}[{index}].protocols[{at}]");
@@ -52,7 +49,8 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
                         let policy = cluster_tiers::name(policy);
                         check_selection(
                             objects,
-                            Named { policy, path, asked, is_of_addresses },
+                            // A rule with peers that are no pods has no named port.
+                            Named { policy, path, asked, is_of_addresses: false },
                             &destination,
                             found,
                         );

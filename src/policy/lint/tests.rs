@@ -203,17 +203,6 @@ fn a_named_port_towards_addresses_only_is_found() {
     let alone = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: {}, policyTypes: [Egress], \
                  egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{port: https}]}]}\n";
     assert_eq!(found_in(alone), one(Check::NamedPortOfAddresses, "spec.egress[0].ports[0].port"));
-    let cluster = |to: &str| {
-        found(&format!(
-            "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: k}}\nspec: {{tier: Admin, priority: 1, \
-             subject: {{namespaces: {{}}}}, egress: [{{action: Accept, to: [{to}], protocols: [{{destinationNamedPort: http}}]}}]}}\n"
-        ))
-    };
-    assert_eq!(
-        cluster("{networks: [192.0.2.0/24]}"),
-        one(Check::NamedPortOfAddresses, "spec.egress[0].protocols[0]")
-    );
-    assert_eq!(cluster("{namespaces: {}}"), []);
 }
 
 #[test]

@@ -295,15 +295,15 @@ mod tests {
 
     #[test]
     fn errors_name_their_case_and_all_of_them_are_found() {
-        let text = "- name: one\n  probes: [{from: {pod: 5}, to: {}, port: 0, expect: drop, why: x}]\n- name: two\n  resources: [{kind: Pod, \
-                    apiVersion: v1, metadata: {name: p}, spec: {hostNetwok: true}}]\n- probe: []\n";
+        let text = "- name: one\n  probes: [{from: {pod: 5}, to: {}, port: 0, expect: drop, why: x}]\n- name: two\n  resources: [{kind: \
+                    NetworkPolicy, apiVersion: networking.k8s.io/v1, metadata: {name: p}, spec: {podSelecter: {}}}]\n- probe: []\n";
         let wanted = [
             "case \"one\" probes[0].from.pod",
             "case \"one\" probes[0].to",
             "case \"one\" probes[0].port",
             "case \"one\" probes[0].expect",
             "case \"one\" probes[0].why",
-            "case \"two\": default/p spec.hostNetwok",
+            "case \"two\": default/p spec.podSelecter",
             "case \"\" probe",
             "case \"\" name",
         ];

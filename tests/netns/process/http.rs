@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use palisade::control::protocol::CountersReport;
 use palisade::lab::traffic::{Server, Services};
 
+use crate::support::veth::{host_end, ip};
 use crate::support::{
     INGRESS, PORT, Rig, assert_allowed, assert_denied, assert_pings, eventually, isolated, only_from,
 };
@@ -131,4 +132,14 @@ fn a_scrape_has_the_numbers_of_the_counters_and_the_flows() {
     let flows = rig.flows(100).len() as u64;
     assert!(flows > 0);
     assert_eq!(scrape["palisade_conntrack_flows"], flows);
+
+    // A port that is down is not ready until it is up.
+    let interface = host_end(&client);
+    ip(&format!("link set {interface} down"));
+    eventually("the probe names the port", || {
+        let (status, body) = scraped.get("/readyz");
+        status == 503 && body.contains(&format!("interface {interface} is set down"))
+    });
+    ip(&format!("link set {interface} up"));
+    eventually("the port is up again", || scraped.get("/readyz").0 == 200);
 }

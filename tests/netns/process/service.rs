@@ -106,6 +106,7 @@ fn systemd_hears_of_start_reload_and_stop() {
     // Without a directory, flows end with the switch.
     let table = FlowTableReport { capacity: flow_table.capacity, ..FlowTableReport::default() };
     assert_eq!(flow_table, table);
+    assert!(!service.scratch.join("control.flows").exists());
     for manifest in ["kind: Pod\n", "apiVersion: v1\nkind: Pod\nmetadata: {name: db}\n"] {
         fs::write(service.scratch.join("policies/db.yaml"), manifest).unwrap();
         service.signal(Signal::HUP);

@@ -74,7 +74,8 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     assert_eq!(palisade(&rig, &["shadow", "report"]).0, Some(2), "a promoted candidate is one no more");
 
     // A candidate the other way round: it would let the denied one pass, and deny the allowed one.
-    let before = rig.switch.client().status().unwrap().generation;
+    let generation = || rig.switch.client().status().unwrap().generation;
+    let before = generation();
     let file = manifests(&rig, &only_from("server", "stranger"));
     assert_eq!(palisade(&rig, &["apply", "--shadow", &file]).0, Some(0));
     assert_denied(&rig.switch, &stranger, server.addresses()[1], INGRESS);
@@ -92,8 +93,18 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
                 && found.flows > 0
         })
     });
+    assert_eq!(generation(), before, "a candidate changes nothing");
+    // A candidate follows pods that go and come.
+    let judged = || report().iter().map(|found| found.denied).sum::<u64>();
+    rig.switch.detach(&client).unwrap();
+    assert_eq!(palisade(&rig, &["shadow", "report"]).0, Some(1));
+    rig.switch.attach(&client).unwrap();
+    let before_again = judged();
+    assert_denied(&rig.switch, &stranger, server.addresses()[1], INGRESS);
+    eventually("the candidate judges on", || judged() > before_again);
+    let before = generation();
     assert_eq!(palisade(&rig, &["shadow", "drop"]), (Some(0), "the candidate is forgotten\n".to_owned()));
     assert_eq!(palisade(&rig, &["shadow", "drop"]).0, Some(2));
     assert_denied(&rig.switch, &stranger, server.addresses()[1], INGRESS);
-    assert_eq!(rig.switch.client().status().unwrap().generation, before, "a candidate changes nothing");
+    assert_eq!(generation(), before, "a candidate that is forgotten changes nothing");
 }

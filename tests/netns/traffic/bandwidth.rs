@@ -1,8 +1,10 @@
 //! Bandwidth of pods between kernel stacks.
 
 use palisade::dataplane::{Bandwidth, Bits};
+use palisade::lab::PodPorts;
 use palisade::lab::traffic::{Server, Services, transfer};
 
+use super::rig_of;
 use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, eventually, isolated};
 
 const BYTES: u64 = 1 << 20;
@@ -15,7 +17,11 @@ fn count(rig: &Rig, reason: &str) -> u64 {
 #[test]
 fn a_transfer_beyond_the_rate_of_its_pod_arrives_whole_and_other_pods_have_theirs() {
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["client", "server", "other"], 2);
+    limited(PodPorts::Veth);
+}
+
+pub(super) fn limited(ports: PodPorts) {
+    let rig = rig_of(ports, &["client", "server", "other"], 2, "");
     let [client, server, other] = ["client", "server", "other"].map(|name| rig.pod(name));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     let name = "default/client".parse().unwrap();

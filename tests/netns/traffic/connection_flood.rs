@@ -14,7 +14,9 @@ use palisade::net::tcp::Flags;
 use palisade::pktgen::{Content, FlowSpace, FrameSize, Kind, Rate, Receive, Session, Setup, Target, Traffic};
 
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_allowed, eventually, isolated};
+use crate::support::{
+    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_pings, eventually, isolated, only_from,
+};
 
 /// Size of the flow table.
 const FLOWS: usize = 1024;
@@ -26,6 +28,8 @@ const FRAME_BYTES: usize = 74;
 const EVICTED_MIN: u64 = 1000;
 /// Fewest frames of a flood.
 const FLOOD_FRAMES: u64 = 10_000;
+/// Largest growth of a switch by a flood that it denies.
+const GROWTH_BYTES_MAX: u64 = 32 << 20;
 /// Longest duration of a flood, on a machine under load.
 const FLOOD_TIME_MAX: Duration = Duration::from_mins(3);
 
@@ -137,11 +141,45 @@ fn a_flood_fills_a_small_table_and_established_flows_stay() {
     // The table stays full after the flood; a new connection evicts an unassured flow.
     let full = rig.flows(2 * FLOWS).len();
     assert!(full > FLOWS / 2, "{full} flows");
-    (0..16).for_each(|_| assert_allowed(other, client.v4().into()));
+    (0..8).flat_map(|_| client.addresses()).for_each(|address| assert_allowed(other, address));
     let counters = rig.counters();
     assert_accounted(&counters);
     for innocent in [client, db] {
         assert!(counters.ports[&innocent.plan().host_interface].drops.is_empty(), "{counters:?}");
     }
     assert!(talk.goes_on(PATIENCE), "it outlives the flood");
+}
+
+#[test]
+fn a_denied_flood_leaves_memory_log_and_the_packets_of_others_as_they_are() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = Rig::with(&["db", "client", "flooder"], 1, "[log]\ndenied_interval_s = 1\n");
+    rig.apply(&only_from("db", "client"));
+    let pods = ["db", "client", "flooder"].map(|name| rig.pod(name));
+    let [db, client, flooder] = &pods;
+    assert_pings(db, client.v4().into());
+    let resident_before = resident_bytes(rig.switch.pid());
+    let lines = || rig.switch.log().unwrap().lines().filter(|line| line.contains("palisade::denied")).count();
+    beside_a_flood(&rig, Flood::syns(flooder), [flooder, db], || {
+        let pings = ["-q", "-c", "20", "-i", "0.01", "-W", "10", &client.v4().to_string()].map(str::to_owned);
+        let pings = db.output(Command::new("ping").args(pings)).unwrap();
+        let pings = String::from_utf8(pings.stdout).unwrap();
+        assert!(pings.contains(" 0% packet loss"), "{pings}");
+        lines() >= 2
+    });
+    let log = rig.switch.log().unwrap();
+    assert!(log.contains("from=\"default/flooder"), "{log}");
+    // The flood is one connection of the log: a line in each interval.
+    let received = rig.counters().ports[&flooder.plan().host_interface].received;
+    assert!((lines() as u64) < received / 100, "{} lines of {received} packets", lines());
+    let grown = resident_bytes(rig.switch.pid()).saturating_sub(resident_before);
+    assert!(grown < GROWTH_BYTES_MAX, "the switch has grown by {grown} bytes");
+    assert_eq!(rig.flows(FLOWS).iter().filter(|flow| flow.key.src == flooder.v4()).count(), 0);
+}
+
+/// Memory of a process in bytes (proc_pid_status(5)).
+fn resident_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
 }

@@ -1,9 +1,10 @@
 //! Counters of frames that the kernel drops before a worker receives them, each counted once.
 
 use palisade::dataplane::{Gateway, PortCounters};
-use palisade::lab::{POD_INTERFACE, Pod};
+use palisade::lab::{POD_INTERFACE, Pod, PodPorts};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::rig_of;
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{Rig, assert_accounted, assert_pings, eventually, isolated};
 
@@ -50,7 +51,11 @@ fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
 #[test]
 fn frames_that_a_worker_is_too_slow_for_are_counted_once_and_never_less() {
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["one", "two"], 1);
+    counted_once(PodPorts::Veth);
+}
+
+pub(super) fn counted_once(ports: PodPorts) {
+    let rig = rig_of(ports, &["one", "two"], 1, "");
     let (one, two) = (rig.pod("one"), rig.pod("two"));
     assert!(lost(&port(&rig, &one)) < KERNEL_FRAMES, "{:?}", port(&rig, &one));
     let first = flood_of_a_standing_switch(&rig, &one, &two);

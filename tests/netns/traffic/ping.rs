@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 
 use super::rig_of;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_protocol_denied, eventually,
-    isolated, only_from,
+    INGRESS, PATIENCE, PORT, assert_accounted, assert_pings, assert_protocol_denied, eventually, isolated,
+    only_from,
 };
 
 /// Policy that isolates `app` for ingress and allows `from` on every protocol.
@@ -65,9 +65,13 @@ fn echo_socket(pod: &Pod) -> io::Result<UdpSocket> {
 
 #[test]
 fn a_worker_that_sleeps_wakes_for_the_first_packet() {
-    const ROUNDS: usize = 20;
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["pod", "idle"], 1);
+    wakes(PodPorts::Veth);
+}
+
+pub(super) fn wakes(ports: PodPorts) {
+    const ROUNDS: usize = 20;
+    let rig = rig_of(ports, &["pod", "idle"], 1, "");
     let socket = echo_socket(&rig.pod("pod")).unwrap();
     let sleeps = || rig.counters().workers.values().map(|worker| worker.sleeps).sum::<u64>();
     for _ in 0..ROUNDS {

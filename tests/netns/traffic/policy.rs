@@ -138,7 +138,11 @@ fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
 #[test]
 fn a_pod_that_sends_from_another_address_is_not_heard() {
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["db", "liar"], 1);
+    spoofs(PodPorts::Veth);
+}
+
+pub(super) fn spoofs(ports: PodPorts) {
+    let rig = rig_of(ports, &["db", "liar"], 1, "");
     let (db, liar) = (rig.pod("db"), rig.pod("liar"));
     let _server = Server::start(&db, &[PORT], Services::Both).unwrap();
     let lie = ["addr", "replace", "10.77.9.9/32", "dev", "eth0"];
