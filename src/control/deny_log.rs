@@ -131,6 +131,11 @@ mod tests {
         assert_eq!(rest, CONNECTIONS_MAX - LINES_MAX);
         assert_eq!(lines.iter().map(|(_, packets)| packets).sum::<u64>() + packets, 1903);
         assert_eq!(log.take(), (vec![], 0, 0));
+        // The log writes them, and those beyond.
+        (100..2000).for_each(|port| log.add(&denied(port)));
+        log.interval = Duration::from_nanos(1);
+        log.report();
+        assert_eq!(log.take(), (vec![], 0, 0));
     }
 
     #[test]

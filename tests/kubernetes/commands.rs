@@ -14,7 +14,7 @@ use palisade::net::flow::FlowKey;
 use palisade::source::kubernetes::{Access, Settings, SwitchTarget, run};
 use serde_json::json;
 
-use crate::fixture::{Scratch, compiled, eventually, node, policy, small_cluster, timing};
+use crate::fixture::{Scratch, compiled, eventually, node, policy, service, small_cluster, timing};
 use crate::server::ApiServer;
 
 /// Dataplane without workers and ports.
@@ -120,6 +120,13 @@ fn the_agent_of_the_same_process_loads_its_switch_and_its_state_is_visible() {
         let source = switch.status().policy.unwrap().origin.source;
         assert_eq!(source, PolicySource::Kubernetes { server: format!("http://{}", server.address) });
         eventually("nothing is away", || switch.remarks().is_empty());
+        // Changes are differences from the tables and Services that are loaded.
+        server.put(policy("later", "web", "db"));
+        eventually("the switch has the policy", || tables() == Some(compiled(&server.objects())));
+        let ports = || switch.services().map(|(_, table)| table.ports.len());
+        assert_eq!(ports(), Some(0));
+        server.put(service("web", "10.96.0.1"));
+        eventually("the switch has the Service", || ports() == Some(1));
         server.put(node("n1", &["10.1.0.0/24"], "192.0.2.1"));
         let prefix: IpNet = "10.1.0.0/24".parse().unwrap();
         eventually("the CNI plugin finds the pods' addresses", || switch.status().pod_prefixes == [prefix]);

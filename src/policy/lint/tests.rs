@@ -27,6 +27,14 @@ fn network(spec: &str) -> Vec<(Check, String)> {
     found(&policy)
 }
 
+/// The same beside another policy.
+fn network_and(other: &str, spec: &str) -> Vec<(Check, String)> {
+    let policy = format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: default}}\nspec: {spec}\n---\n"
+    );
+    found(&(policy + other))
+}
+
 fn found(policies: &str) -> Vec<(Check, String)> {
     found_in(&format!("{PODS}{policies}"))
 }
@@ -146,6 +154,64 @@ fn egress_to_some_places_without_dns_is_found_and_no_egress_is_not() {
 }
 
 #[test]
+fn dns_that_the_admin_tier_accepts_is_not_blocked() {
+    let beside = |protocols: &str| {
+        let cluster = cluster_egress(&format!("to: [{{namespaces: {{}}}}], protocols: [{protocols}]"));
+        network_and(&cluster, "{podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: 443}]}]}")
+    };
+    for accepted in ["{udp: {}}", "{udp: {destinationPort: {range: {start: 50, end: 60}}}}"] {
+        assert_eq!(beside(accepted), [], "{accepted}");
+    }
+    for other in ["{tcp: {}}", "{udp: {destinationPort: {number: 54}}}"] {
+        assert_eq!(beside(other), one(Check::BlocksDns, "spec.egress"), "{other}");
+    }
+}
+
+#[test]
+fn a_rule_of_a_cluster_policy_with_the_port_of_a_service_is_found() {
+    let check = |rule: &str| found(&(service("db", "5432") + "---\n" + &cluster_egress(rule)));
+    let tcp = |number: u16| format!("{{tcp: {{destinationPort: {{number: {number}}}}}}}");
+    let rule = |protocols: &str| format!("to: [{{namespaces: {{}}}}], protocols: [{protocols}]");
+    let web = "to: [{pods: {podSelector: {matchLabels: {app: db}}}}], protocols: ";
+    assert_eq!(
+        check(&format!("{web}[{}]", tcp(80))),
+        one(Check::PortOfService, "spec.egress[0].protocols[0]")
+    );
+    for protocols in [
+        format!("{}, {}", tcp(80), tcp(5432)),
+        format!("{}, {{destinationNamedPort: pg}}", tcp(80)),
+        "{tcp: {destinationPort: {range: {start: 70, end: 90}}}}".to_owned(),
+        "{udp: {destinationPort: {number: 80}}}".to_owned(),
+    ] {
+        assert_eq!(check(&rule(&protocols)), [], "{protocols}");
+    }
+    assert_eq!(check("to: [{namespaces: {}}]"), []);
+}
+
+#[test]
+fn a_rule_of_a_cluster_policy_within_an_earlier_one_is_found() {
+    let second = |protocols: &str| {
+        let first = "to: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 80, end: 90}}}}]}, {action: Accept";
+        found(&cluster_egress(&format!("{first}, to: [{{namespaces: {{}}}}], protocols: [{protocols}]")))
+    };
+    let range = |first: u16, last: u16| {
+        format!("{{tcp: {{destinationPort: {{range: {{start: {first}, end: {last}}}}}}}}}")
+    };
+    assert_eq!(second(&range(81, 90)), one(Check::ShadowedRule, "spec.egress[1]"));
+    for protocols in [range(79, 90), range(80, 91), range(80, 90).replace("tcp", "udp")] {
+        assert_eq!(second(&protocols), [], "{protocols}");
+    }
+}
+
+/// A policy of the Admin tier with one egress rule that accepts.
+fn cluster_egress(rule: &str) -> String {
+    format!(
+        "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: k}}\nspec: {{tier: Admin, priority: 1, \
+         subject: {{namespaces: {{}}}}, egress: [{{action: Accept, {rule}}}]}}\n"
+    )
+}
+
+#[test]
 fn policies_with_one_priority_are_found() {
     let policy = |name: &str, priority: u32| {
         format!(
@@ -203,6 +269,13 @@ fn a_named_port_towards_addresses_only_is_found() {
     let alone = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: {}, policyTypes: [Egress], \
                  egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{port: https}]}]}\n";
     assert_eq!(found_in(alone), one(Check::NamedPortOfAddresses, "spec.egress[0].ports[0].port"));
+    let cluster = |name: &str| {
+        found(&cluster_egress(&format!(
+            "to: [{{namespaces: {{}}}}], protocols: [{{destinationNamedPort: {name}}}]"
+        )))
+    };
+    assert_eq!(cluster("http"), []);
+    assert_eq!(cluster("htttp"), one(Check::NamedPortMissing, "spec.egress[0].protocols[0]"));
 }
 
 #[test]

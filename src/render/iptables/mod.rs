@@ -202,15 +202,16 @@ impl State {
         Ok(name)
     }
 
-    /// Adds the guard against forged addresses: a pod's address is dropped on interfaces that the node's routes to
-    /// it do not name.
+    /// Adds the guard against forged addresses: the node's own ones, which the kernel drops itself over IPv4 alone, and a
+    /// pod's address on interfaces that the node's routes to it do not name.
     fn add_guard(&mut self, plan: &Plan, family: Family, chains: &mut Chains) -> Result<(), RenderError> {
         let set = self.set_name(family, "pods")?;
         let addresses = plan.endpoints.keys().map(|&address| (IpNet::from(address), true)).collect();
         self.add_set(set.clone(), family, "Addresses of pods", &addresses)?;
-        let rule = format!("-m set --match-set {set} src -m rpfilter --invert -j DROP");
+        let own = "! -i lo -m addrtype --src-type LOCAL -j DROP".to_owned();
+        let pods = format!("-m set --match-set {set} src -m rpfilter --invert -j DROP");
         self.guards.push(set);
-        chains.raw.insert("palisade-guard".to_owned(), vec![rule]);
+        chains.raw.insert("palisade-guard".to_owned(), vec![own, pods]);
         Ok(())
     }
 }

@@ -375,6 +375,16 @@ mod tests {
     }
 
     #[test]
+    fn of_many_parts_that_are_not_enforced_the_first_are_named() {
+        let rule = r#"{"action":"Accept","to":[{"domainNames":["example.com"]}]}"#;
+        let rules = vec![rule; 6].join(",");
+        let spec =
+            format!(r#"{{"tier":"Admin","priority":7,"subject":{{"namespaces":{{}}}},"egress":[{rules}]}}"#);
+        let issue = read("ClusterNetworkPolicy", &spec).issue.unwrap();
+        assert!(issue.message.ends_with("; and 2 more"), "{}", issue.message);
+    }
+
+    #[test]
     fn a_policy_with_too_many_prefixes_is_closed() {
         let spec = |count: usize| {
             let block = r#"{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}"#;

@@ -1,7 +1,7 @@
 //! Policy that the kernel enforces on pods.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::process::Command;
 
 use palisade::control::protocol::{CaptureRequest, FlowQuery, PortRequest};
@@ -9,11 +9,13 @@ use palisade::dataplane::PortKind;
 use palisade::lab::traffic::{Outcome, ping};
 use palisade::lab::{Lab, LabSpec};
 use palisade::net::flow::Protocol;
+use palisade::netlink::Interface;
 use palisade::tables::Verdict;
 
 use super::rig::{allowed, denied, dropped, only_passes, run, serve, start, up};
 use crate::support::closed::{assert_cut, assert_hears_nothing, drops};
 use crate::support::connection::Connection;
+use crate::support::packet_socket::PacketSocket;
 use crate::support::{
     INGRESS, PATIENCE, PORT, Rig, assert_protocol_denied, eventually, isolated, only_from, pods_manifest,
 };
@@ -156,4 +158,55 @@ fn a_forged_source_is_dropped_and_another_program_cannot_open_the_pods_for_long(
     eventually("the rules are loaded again", || run("nft list tables").contains("table ip palisade\n"));
     denied(&rig, "other", "db");
     only_passes(&rig, "client", "db", Protocol::TCP);
+}
+
+#[test]
+fn a_frame_that_comes_by_a_card_is_not_the_nodes_own() {
+    const OWN: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77);
+    const FRIEND: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    let Some(_isolated) = isolated() else { return };
+    let rig = up(&["db"], "");
+    let db = rig.pod("db");
+    run("ip link add up0 type veth peer name up1");
+    ["up0", "up1"].iter().for_each(|end| _ = run(&format!("ip link set {end} up")));
+    run(&format!("ip address add {OWN}/128 dev lo"));
+    std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+    rig.switch.client().put_port("up0", &PortRequest::of(PortKind::Uplink)).unwrap();
+    let receiver = db.run(|| UdpSocket::bind((db.v6(), PORT))).unwrap().unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let card = PacketSocket::open("up1").unwrap();
+    let [from, to] = ["up1", "up0"].map(|end| Interface::find(end).unwrap().mac.0);
+    let send = |source: Ipv6Addr, words: &[u8]| {
+        let mut frame = Vec::new();
+        let packet = etherparse::PacketBuilder::ethernet2(from, to);
+        packet.ipv6(source.octets(), db.v6().octets(), 64).udp(PORT, PORT).write(&mut frame, words).unwrap();
+        card.send(&frame).unwrap();
+    };
+    let next = || {
+        let mut words = [0; 16];
+        let length = receiver.recv(&mut words).unwrap();
+        String::from_utf8_lossy(&words[..length]).into_owned()
+    };
+    let ping = ["-c1", "-W1", &db.v6().to_string()].map(str::to_owned);
+    eventually("the node has found the pod", || {
+        Command::new("ping").args(&ping).output().unwrap().status.success()
+    });
+    // Without a policy the node forwards to the pod.
+    send(FRIEND, b"open");
+    assert_eq!(next(), "open");
+    let policy = format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: to-db, namespace: default}}\nspec: {{podSelector: \
+         {{}}, ingress: [{{from: [{{ipBlock: {{cidr: '{FRIEND}/128'}}}}]}}]}}\n"
+    );
+    let status = format!("\"status\": {{\"hostIP\": \"{OWN}\",");
+    let pods = pods_manifest(&rig.lab).replace("\"status\": {", &status);
+    assert!(pods.contains("hostIP"), "{pods}");
+    rig.switch.apply(&format!("{pods}---\n{policy}")).unwrap();
+    // The node's own sockets reach the pod. A frame from the link with their address comes before an allowed one, and does
+    // not arrive.
+    UdpSocket::bind((OWN, PORT)).unwrap().send_to(b"own", (db.v6(), PORT)).unwrap();
+    assert_eq!(next(), "own");
+    send(OWN, b"forged");
+    send(FRIEND, b"allowed");
+    assert_eq!(next(), "allowed");
 }

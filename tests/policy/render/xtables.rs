@@ -48,6 +48,7 @@ enum Match {
     Mark { value: u32, mask: u32 },
     Icmp6Type,
     ReversePath,
+    LocalSource,
 }
 
 #[derive(Debug, PartialEq)]
@@ -188,6 +189,8 @@ impl Xtables {
             }
             Match::Mark { value, mask } => packet.mark & mask == *value,
             Match::ReversePath => packet.is_forged,
+            // The flows have sources elsewhere.
+            Match::LocalSource => false,
             Match::Icmp6Type => panic!("{one:?} for a forwarded packet"),
         }
     }
@@ -286,6 +289,10 @@ fn rule(words: &[String]) -> Rule {
                 Match::Icmp6Type
             }
             "--invert" => Match::ReversePath,
+            "--src-type" => {
+                assert_eq!(argument(), "LOCAL");
+                Match::LocalSource
+            }
             "-j" | "-g" => {
                 has_target = true;
                 rule.target = match (word, argument()) {
