@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::text::root;
+use crate::text::{files, read, root};
 
 /// Longest decision page, lines.
 const DECISION_LINES_MAX: usize = 45;
@@ -114,4 +114,30 @@ fn prose_wraps_at_120_columns() {
         wide.extend(lines.map(|(number, _)| format!("{}:{number}", document.display())));
     }
     assert!(wide.is_empty(), "wider than {COLUMNS_MAX} columns: {wide:#?}");
+}
+
+/// Names in backquotes that only a test has: at least five words.
+fn names_of_tests(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |name: &&str| {
+        name.matches('_').count() >= 4
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    };
+    text.split('`').skip(1).step_by(2).filter(is_name)
+}
+
+#[test]
+fn every_promise_names_tests_that_exist() {
+    let sources: String =
+        ["src", "tests"].iter().flat_map(|folder| files(folder, "rs")).map(|file| read(&file)).collect();
+    let text = read(&root().join("SECURITY.md"));
+    let exists = |name: &&str| {
+        [format!("fn {name}("), format!("    {name}: ")].iter().any(|form| sources.contains(form))
+    };
+    let (named, missing): (Vec<&str>, Vec<&str>) = names_of_tests(&text).partition(exists);
+    assert!(missing.is_empty(), "no test has these names: {missing:#?}");
+    let rows = text.lines().skip_while(|line| !line.starts_with("| who |")).skip(2);
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        assert!(names_of_tests(row).next().is_some(), "no test holds this promise: {row}");
+    }
+    assert!(named.len() > 30, "{named:?}");
 }
