@@ -139,7 +139,7 @@ fn unanswered_flows_are_short_lived_and_answered_ones_are_not() {
     let gre = |from: usize| Spec::new(pod_address(from)[0], pod_address(1 - from)[0], Transport::Other(47));
     let middle =
         |from| segment(0, from, [40_000, 80], ACK, if from == 0 { [1000, 2000] } else { [2000, 1000] }, b"");
-    for (packet, alone_s, answered_s) in [(&gre as &dyn Fn(usize) -> Spec, 30, 600), (&middle, 300, 7440)] {
+    for (packet, alone_s, answered_s) in [(&gre as &dyn Fn(usize) -> Spec, 30, 600), (&middle, 300, 86_400)] {
         for (is_answered, lives_s) in [(false, alone_s), (true, answered_s)] {
             let mut rig = with_pickup(&Setting::open());
             passes(&mut rig, A, B, &packet(0));

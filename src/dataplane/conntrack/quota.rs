@@ -17,7 +17,8 @@
 //! each, n have R/(n + 1) each. Each worker may exceed it by one flow, because it reads the counts before it
 //! adds to them.
 //!
-//! A flow beyond that stays unassured; the sweep, which visits every flow within two seconds, tries again.
+//! A flow beyond that stays unassured; the sweep, which visits every flow within two seconds, tries again. The sweep makes
+//! flows unassured that have been idle for [`ASSURED_IDLE_MAX_MS`]: they live on while nobody needs their slots.
 //! Eviction shares the quarter of the slots that is never assured: see [`super::table`].
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,6 +27,10 @@ use super::entry::QuotaOwner;
 use super::parts::{AtomicU32, PORTS_MAX};
 use super::state::QuotaClass;
 use crate::ids::PortId;
+
+/// Idle time after which a flow is no longer assured: the timeout of an established connection "MUST NOT be less than 2 hours 4
+/// minutes" (RFC 5382 REQ-5).
+pub(super) const ASSURED_IDLE_MAX_MS: u32 = 7_440_000;
 
 /// Flow counts by port and class.
 pub(super) struct Quotas {

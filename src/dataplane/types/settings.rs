@@ -170,7 +170,7 @@ impl Default for Timeouts {
             tcp_syn_sent: seconds(30),
             tcp_syn_received: seconds(30),
             tcp_unacknowledged: seconds(300),
-            tcp_established: seconds(7440),
+            tcp_established: seconds(86_400),
             tcp_fin_wait: seconds(120),
             tcp_time_wait: seconds(60),
             tcp_close: seconds(10),

@@ -31,6 +31,14 @@ impl Conntrack {
         self.replace_owner(entry, old, new);
     }
 
+    /// Makes an assured flow an unassured one, which a new flow may take the slot of.
+    pub(super) fn unassure(&self, entry: &Entry) {
+        let assured = |owner: &QuotaOwner| owner.class == QuotaClass::Assured;
+        if let Some(old) = entry.quota_owner().filter(assured) {
+            self.replace_owner(entry, old, QuotaOwner { class: QuotaClass::Unassured, ..old });
+        }
+    }
+
     /// Makes a flow count against this port: its originator's port has another number than at the insertion.
     pub(crate) fn set_owner_port(&self, slot: Slot, port: PortId) {
         let entry = self.entry(slot);

@@ -1,6 +1,7 @@
 //! The sweep, which visits every flow in the background.
 
 use super::super::entry::Entry;
+use super::super::quota::ASSURED_IDLE_MAX_MS;
 use super::layout::Conntrack;
 use super::remove::WorkerState;
 use super::slot::{BUCKET_SLOTS, Slot};
@@ -9,7 +10,8 @@ use crate::dataplane::FlowEnd;
 
 impl Conntrack {
     /// Ends flows that are idle, or for which `is_ended` returns true, in the next `buckets` buckets of this
-    /// worker's share. Assures answered flows that were beyond their port's quota and are within it again.
+    /// worker's share. Assures answered flows that were beyond their port's quota and are within it again, and those
+    /// that have been silent for hours no longer.
     pub(crate) fn sweep(
         &self,
         buckets: usize,
@@ -40,6 +42,8 @@ impl Conntrack {
                     self.remove(slot, Some(FlowEnd::Idle), by);
                 } else if is_ended(self.entry(slot)) {
                     self.remove(slot, Some(FlowEnd::PodGone), by);
+                } else if self.entry(slot).idle_ms(now_ms) >= ASSURED_IDLE_MAX_MS {
+                    self.unassure(self.entry(slot));
                 } else {
                     self.update_class(self.entry(slot));
                 }

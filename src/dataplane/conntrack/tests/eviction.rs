@@ -1,6 +1,7 @@
 //! Quotas and eviction.
 
 use super::*;
+use crate::dataplane::conntrack::quota::ASSURED_IDLE_MAX_MS;
 
 #[test]
 fn a_full_table_keeps_assured_flows_and_evicts_unassured_ones() {
@@ -119,6 +120,36 @@ fn a_flow_is_evicted_only_for_one_of_a_port_that_has_no_more_unassured_flows() {
     }
     let [[_, one], [_, other]] = [1, 2].map(|port| fixture.flows_of(port));
     assert!(one.abs_diff(other) < 100, "{one} {other}");
+}
+
+#[test]
+fn a_flow_that_is_silent_for_hours_lives_on_until_a_new_one_needs_its_slot() {
+    let mut fixture = Fixture::new(&settings(64, 100), 1);
+    let keys: Vec<Key> = (0..48).map(key).collect();
+    for key in &keys {
+        fixture.insert(key, &flow(0, FlowState::Established), 0);
+        fixture.start_batches();
+    }
+    let present = |fixture: &Fixture| keys.iter().filter(|key| fixture.find(key).is_some()).count();
+    let sweep =
+        |fixture: &mut Fixture, now_ms| fixture.table.sweep(4, now_ms, &mut fixture.workers[0], |_| false);
+    assert_eq!((present(&fixture), fixture.flows_of(0)), (48, [48, 0]));
+    sweep(&mut fixture, ASSURED_IDLE_MAX_MS - 1);
+    assert_eq!(fixture.flows_of(0), [48, 0]);
+    sweep(&mut fixture, ASSURED_IDLE_MAX_MS);
+    assert_eq!((present(&fixture), fixture.flows_of(0)), (48, [0, 48]));
+    // One that is heard again is assured again.
+    let heard = fixture.find(&keys[0]).unwrap();
+    fixture.table.entry(heard).count(true, 100, ASSURED_IDLE_MAX_MS);
+    sweep(&mut fixture, ASSURED_IDLE_MAX_MS);
+    assert_eq!(fixture.flows_of(0), [1, 47]);
+    // Connections of another port take their slots, and are assured.
+    for port in 20_000..20_200 {
+        fixture.insert(&key(port), &flow(2, FlowState::Established), ASSURED_IDLE_MAX_MS);
+        fixture.start_batches();
+    }
+    assert_eq!(fixture.flows_of(2)[0], 47);
+    assert!(present(&fixture) < 20 && fixture.find(&keys[0]).is_some(), "{}", present(&fixture));
 }
 
 #[test]

@@ -254,7 +254,8 @@ impl Flow {
         let seconds = match self.state {
             "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" | "other-one-way" => 30,
             "unacknowledged" => 300,
-            "established" | "sctp-established" => 7440,
+            "established" => 86_400,
+            "sctp-established" => 7440,
             "fin-wait" | "last-ack" | "udp-two-way" => 120,
             "time-wait" => 60,
             "reset" | "sctp-shutdown" => 10,
