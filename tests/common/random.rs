@@ -71,7 +71,10 @@ impl Seed {
 /// Configuration of a property test with this number of cases. `PROPTEST_CASES` sets another number,
 /// `PROPTEST_RNG_SEED` the seed.
 pub(crate) fn cases(number: u32) -> Config {
-    let mut config = Config { cases: variable("PROPTEST_CASES").unwrap_or(number), ..Config::default() };
+    let cases = variable("PROPTEST_CASES").unwrap_or(number);
+    // Inputs that a test refuses are a part of all.
+    let max_global_rejects = Config::default().max_global_rejects.max(4 * cases);
+    let mut config = Config { cases, max_global_rejects, ..Config::default() };
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(fresh());
     }
