@@ -21,6 +21,13 @@ pub struct RenderOptions {
     pub direction: Direction,
 }
 
+impl RenderOptions {
+    /// Tests whether a pod is among those of the rendering.
+    pub(super) fn is_chosen(&self, pod: &PodName) -> bool {
+        self.pod.as_ref().is_none_or(|only| only == pod)
+    }
+}
+
 impl Default for RenderOptions {
     fn default() -> RenderOptions {
         RenderOptions {

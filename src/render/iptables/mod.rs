@@ -141,7 +141,10 @@ impl State {
     ) -> Result<(), RenderError> {
         for side in [Side::From, Side::To] {
             let mut by_address = Vec::new();
-            let mut by_interface: BTreeMap<&String, Vec<String>> = BTreeMap::new();
+            // An interface whose pod has no address of the family carries nothing of it.
+            let chosen = options.interfaces.iter().filter(|(pod, _)| options.is_chosen(pod));
+            let mut by_interface: BTreeMap<&String, Vec<String>> =
+                chosen.map(|(_, interface)| (interface, Vec::new())).collect();
             for (&address, endpoint) in &plan.endpoints {
                 let target = match side.lists(endpoint) {
                     [] => "-j RETURN".to_owned(),

@@ -312,8 +312,7 @@ impl Table {
             }
             bindings.extend(named.iter().map(|name| Key::Binding((*name).clone(), address)));
         }
-        let chosen =
-            options.interfaces.iter().filter(|(pod, _)| options.pod.as_ref().is_none_or(|only| only == *pod));
+        let chosen = options.interfaces.iter().filter(|(pod, _)| options.is_chosen(pod));
         interfaces.extend(chosen.map(|(_, name)| Key::Interface(name.clone())));
         // Neighbour discovery has link-local sources and none (RFC 4861, section 4.3).
         let except = if self.family == Family::V6 { "ip6 saddr != { ::, fe80::/10 } " } else { "" };

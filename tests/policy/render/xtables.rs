@@ -6,7 +6,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::render::Part;
+use palisade::policy::objects::Object;
+use palisade::policy::parse::{Source, parse_source};
+use palisade::policy::{Compiler, Options};
+use palisade::render::{ClusterState, Format, Part, RenderOptions, render};
+use palisade::tables::PodName;
 
 use super::System;
 
@@ -331,4 +335,45 @@ fn check(chains: &Tables, sets: &BTreeMap<String, IpSet>, family: &str) {
             }
         }
     }
+}
+
+#[test]
+fn an_interface_carries_the_addresses_of_its_pod_alone_in_both_families() {
+    let pod = |name: &str, labels: &str, address: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: d, labels: {labels}}}, spec: {{containers: [{{name: \
+             c}}]}}, status: {{podIP: '{address}'}}}}\n"
+        )
+    };
+    let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: d}\nspec: {podSelector: \
+                  {matchLabels: {app: db}}, ingress: [{from: [{ipBlock: {cidr: 192.0.2.0/24}}]}]}\n";
+    let text = pod("six", "{}", "fd00::1") + &pod("four", "{app: db}", "10.0.0.2") + policy;
+    let parsed = parse_source(&Source::new("pods.yaml", text)).unwrap();
+    let objects: Vec<Object> = parsed.objects.into_iter().map(|(object, _)| object).collect();
+    let compiler = Compiler::from_objects(objects.iter().cloned(), Options::default());
+    let interfaces =
+        [("six", "v1"), ("four", "v2")].map(|(pod, name)| (PodName::new("d", pod), name.to_owned()));
+    let options = RenderOptions { interfaces: interfaces.into(), ..RenderOptions::default() };
+    let mut system = Xtables::default();
+    let state = ClusterState { objects: &objects, tables: compiler.tables() };
+    system.load(&render(Format::Iptables, state, &options).unwrap());
+    let flow = |src: &str, dst: &str| FlowKey {
+        src: src.parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        protocol: Protocol::TCP,
+        src_port: 40_000,
+        dst_port: 80,
+    };
+    assert!(system.passes(&flow("192.0.2.7", "10.0.0.2"), ["uplink", "v2"]));
+    for (src, dst, interfaces) in [
+        ("192.0.2.7", "10.0.0.2", ["v1", "v2"]),
+        ("10.0.0.3", "198.51.100.1", ["v1", "uplink"]),
+        ("2001:db8::7", "fd00::1", ["v2", "v1"]),
+        ("10.0.0.3", "198.51.100.1", ["v2", "uplink"]),
+        // Nothing of a family in which its pod has no address goes to an interface.
+        ("192.0.2.7", "198.51.100.1", ["uplink", "v1"]),
+    ] {
+        assert!(!system.passes(&flow(src, dst), interfaces), "{src} to {dst} by {interfaces:?}");
+    }
+    assert!(system.passes(&flow("fd00::1", "2001:db8::7"), ["v1", "uplink"]));
 }
