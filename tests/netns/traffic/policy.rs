@@ -12,7 +12,7 @@ use super::rig_of;
 use crate::support::connection::Connection;
 use crate::support::{
     EGRESS, INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied,
-    assert_protocol_denied, isolated, only_from,
+    assert_protocol_denied, eventually, isolated, only_from,
 };
 
 #[test]
@@ -28,6 +28,11 @@ pub(super) fn denied_connection(ports: PodPorts) {
     for address in db.addresses() {
         assert_allowed(&stranger, address);
     }
+    // A connection that still closes would have its last segments denied.
+    eventually("the connections have ended", || {
+        let mut flows = rig.flows(100).into_iter().filter(|flow| flow.key.protocol == Protocol::TCP);
+        flows.all(|flow| ["time-wait", "reset"].contains(&&*flow.state))
+    });
     rig.apply(&only_from("db", "friend"));
     for address in db.addresses() {
         assert_allowed(&friend, address);
