@@ -31,6 +31,9 @@ struct Connection {
     decided_by: String,
 }
 
+/// Report of an interval: the connections with most packets, and the numbers of the other ones and of their packets.
+type Report = (Vec<(Connection, u64)>, usize, u64);
+
 impl DenyLog {
     /// Reports in this interval; never if it is zero.
     pub(super) fn new(interval: Duration) -> DenyLog {
@@ -79,7 +82,7 @@ impl DenyLog {
     }
 
     /// Takes the report of an interval that is over, and begins the next one.
-    fn take_due(&mut self, now: Instant) -> Option<(Vec<(Connection, u64)>, usize, u64)> {
+    fn take_due(&mut self, now: Instant) -> Option<Report> {
         if now.duration_since(self.since) < self.interval {
             return None;
         }
@@ -87,8 +90,7 @@ impl DenyLog {
         Some(self.take())
     }
 
-    /// Takes the connections with most packets, and the numbers of the other ones and of their packets.
-    fn take(&mut self) -> (Vec<(Connection, u64)>, usize, u64) {
+    fn take(&mut self) -> Report {
         let mut lines: Vec<_> = mem::take(&mut self.connections).into_iter().collect();
         lines.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
         let rest = lines.split_off(lines.len().min(LINES_MAX));

@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn of_many_parts_that_are_not_enforced_the_first_are_named() {
         let rule = r#"{"action":"Accept","to":[{"domainNames":["example.com"]}]}"#;
-        let rules = vec![rule; 6].join(",");
+        let rules = [rule; 6].join(",");
         let spec =
             format!(r#"{{"tier":"Admin","priority":7,"subject":{{"namespaces":{{}}}},"egress":[{rules}]}}"#);
         let issue = read("ClusterNetworkPolicy", &spec).issue.unwrap();

@@ -27,7 +27,7 @@ impl FlowInit {
 
     /// Whether a socket of the node has sent the packet, which came by the port `from`.
     #[inline]
-    pub(in crate::dataplane::pipeline) fn by_node_socket(&self, from: &PortView) -> bool {
+    pub(in crate::dataplane::pipeline) fn by_node_socket(self, from: &PortView) -> bool {
         from.marks_node_sockets() && self.is_marked
     }
 
