@@ -177,7 +177,7 @@ fn a_denied_flood_leaves_memory_log_and_the_packets_of_others_as_they_are() {
     assert_eq!(rig.flows(FLOWS).iter().filter(|flow| flow.key.src == flooder.v4()).count(), 0);
 }
 
-/// Memory of a process in bytes (proc_pid_status(5)).
+/// Memory of a process in bytes (`VmRSS` of `/proc/PID/status`).
 fn resident_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
