@@ -48,6 +48,8 @@ struct State {
     version: u64,
     /// Objects of each kind by `namespace/name`.
     objects: BTreeMap<&'static str, BTreeMap<String, Arc<str>>>,
+    /// Objects of lists in pages, by version and kind.
+    lists: BTreeMap<(u64, &'static str), BTreeMap<String, Arc<str>>>,
     /// Events: version, kind, line.
     log: Vec<(u64, &'static str, Arc<str>)>,
     /// Versions up to this one are gone.
@@ -275,7 +277,7 @@ fn answer(
         return status(stream, 404, "the server could not find the requested resource");
     }
     if !request.query.contains_key("watch") {
-        let page = page(&state, version, kind, request);
+        let page = page(&mut state, version, kind, request);
         drop(state);
         return match page {
             Some(text) => respond(stream, 200, &text, ""),
@@ -287,18 +289,18 @@ fn answer(
 }
 
 /// Page of a list. Tokens are `version:first key`.
-fn page(state: &State, version: &str, kind: &'static str, request: &Request) -> Option<String> {
+fn page(state: &mut State, version: &str, kind: &'static str, request: &Request) -> Option<String> {
     let limit = request.query.get("limit").and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
-    let empty = BTreeMap::new();
-    let objects = state.objects.get(kind).unwrap_or(&empty);
     let from = request.query.get("continue").map(|token| token.replace("%2F", "/").replace("%3A", ":"));
     if from.is_some() && state.faults.expires_pages {
         return None;
     }
     let first = from.as_deref().and_then(|token| token.split_once(':')).map_or("", |(_, key)| key);
-    // All pages are of the version of the first: a watch from it misses nothing.
+    // All pages have the objects of the version of the first: a watch from it misses nothing, and repeats nothing.
     let list_version =
         from.as_deref().and_then(|token| token.split_once(':')?.0.parse().ok()).unwrap_or(state.version);
+    let current = state.objects.get(kind).cloned().unwrap_or_default();
+    let objects = &*state.lists.entry((list_version, kind)).or_insert(current);
     let mut items = objects.range(first.to_owned()..);
     let texts: Vec<&str> = items.by_ref().take(limit).map(|(_, text)| &**text).collect();
     let rest = items.next().map(|(key, _)| format!("{list_version}:{key}")).unwrap_or_default();
