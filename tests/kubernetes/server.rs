@@ -173,6 +173,16 @@ impl ApiServer {
         self.change(|state| state.epoch += 1);
     }
 
+    /// Whether each kind has been watched after so many requests.
+    pub(crate) fn has_watches_since(&self, requests: usize) -> bool {
+        let all = self.requests();
+        let is_watched = |path: &str| {
+            let start = format!("GET {path}?");
+            all[requests..].iter().any(|line| line.starts_with(&start) && line.contains("watch=1"))
+        };
+        COLLECTIONS.iter().all(|(path, ..)| is_watched(path))
+    }
+
     pub(crate) fn set(&self, change: impl FnOnce(&mut Faults)) {
         self.change(|state| change(&mut state.faults));
     }
