@@ -344,8 +344,11 @@ fn twenty_containers_at_once_and_one_many_times() {
     });
     let distinct: std::collections::BTreeSet<_> = results.iter().flat_map(addresses).collect();
     assert_eq!((distinct.len(), network.leases().len(), network.records("attached")), (40, 20, 20));
-    let ports = network.client().ports().unwrap();
-    assert!(ports.len() == 20 && ports.iter().all(|port| port.state == PortState::Up), "{ports:?}");
+    // The monitor may have looked at an interface before its other end was up.
+    eventually("every port is up", || {
+        let ports = network.client().ports().unwrap();
+        ports.len() == 20 && ports.iter().all(|port| port.state == PortState::Up)
+    });
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert_eq!(network.add(&containers[0], "tap"), results[0]));
