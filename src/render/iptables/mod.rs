@@ -211,7 +211,7 @@ impl State {
         let set = self.set_name(family, "pods")?;
         let addresses = plan.endpoints.keys().map(|&address| (IpNet::from(address), true)).collect();
         self.add_set(set.clone(), family, "Addresses of pods", &addresses)?;
-        let own = "! -i lo -m addrtype --src-type LOCAL -j DROP".to_owned();
+        let own = "! -i lo -m addrtype --src-type LOCAL --dst-type UNICAST -j DROP".to_owned();
         let pods = format!("-m set --match-set {set} src -m rpfilter --invert -j DROP");
         self.guards.push(set);
         chains.raw.insert("palisade-guard".to_owned(), vec![own, pods]);

@@ -289,8 +289,9 @@ impl Table {
         name
     }
 
-    /// Adds the guard against forged addresses. No packet that comes by an interface is the node's own, which reach its pods
-    /// whatever policy says: the kernel drops such sources itself over IPv4 alone. A named interface carries the addresses of
+    /// Adds the guard against forged addresses. No packet that comes by an interface and goes on is the node's own, which reach
+    /// its pods whatever policy says: the kernel drops such sources itself over IPv4 alone. Copies of the node's own multicast
+    /// come by an interface too, and stay. A named interface carries the addresses of
     /// its pod alone; any other pod's address is dropped on interfaces that the node's routes to it do not name.
     fn add_guard(&mut self, plan: &Plan, options: &RenderOptions) {
         let (word, address_type) = (self.word(), self.address_type());
@@ -317,7 +318,7 @@ impl Table {
         // Neighbour discovery has link-local sources and none (RFC 4861, section 4.3).
         let except = if self.family == Family::V6 { "ip6 saddr != { ::, fe80::/10 } " } else { "" };
         let drop = self.drop_for(SPOOFED);
-        let mut rules = vec![format!("iifname != \"lo\" fib saddr type local {drop}")];
+        let mut rules = vec![format!("iifname != \"lo\" fib saddr type local fib daddr type unicast {drop}")];
         if !interfaces.is_empty() {
             let is_foreign = format!("iifname . {word} saddr != @pod-bindings {drop}");
             rules.push(format!("iifname @pod-interfaces {except}{is_foreign}"));

@@ -209,4 +209,13 @@ fn a_frame_that_comes_by_a_card_is_not_the_nodes_own() {
     send(OWN, b"forged");
     send(FRIEND, b"allowed");
     assert_eq!(next(), "allowed");
+    // The node's own multicast comes back by the card, and its other sockets hear it.
+    let hears = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+    let card = Interface::find("up0").unwrap().index;
+    let group: Ipv6Addr = "ff02::1234".parse().unwrap();
+    hears.join_multicast_v6(&group, card).unwrap();
+    hears.set_read_timeout(Some(PATIENCE)).unwrap();
+    let says = UdpSocket::bind((OWN, 0)).unwrap();
+    says.send_to(b"group", std::net::SocketAddrV6::new(group, PORT, 0, card)).unwrap();
+    assert_eq!(hears.recv(&mut [0; 16]).unwrap(), 5);
 }

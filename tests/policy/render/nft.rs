@@ -102,8 +102,8 @@ enum Key {
     Icmp6Type,
     /// Interface of the route back to the source.
     RouteBack,
-    /// Type of the source by the node's routes.
-    SourceType,
+    /// Type of the source or destination by the node's routes.
+    AddressType,
 }
 
 type Tokens = Peekable<IntoIter<String>>;
@@ -545,7 +545,7 @@ fn one_key(tokens: &mut Tokens) -> Key {
         ("udp", "dport") => Key::Port(Protocol::UDP),
         ("sctp", "dport") => Key::Port(Protocol::SCTP),
         ("icmpv6", "type") => Key::Icmp6Type,
-        ("fib", "saddr") if tokens.next_if(|token| token == "type").is_some() => Key::SourceType,
+        ("fib", "saddr" | "daddr") if tokens.next_if(|token| token == "type").is_some() => Key::AddressType,
         ("fib", "saddr") => {
             [".", "iif", "oif"].iter().for_each(|word| expect(tokens, word));
             Key::RouteBack
@@ -563,7 +563,7 @@ fn values_of(keys: &[Key], flow: &FlowKey) -> Option<Vec<Value>> {
         Key::ProtocolNumber => Some(Value::Number(flow.protocol.0.into())),
         Key::FlowPort => Some(Value::Number(flow.dst_port.into())),
         Key::Port(protocol) => (flow.protocol == *protocol).then(|| Value::Number(flow.dst_port.into())),
-        Key::Interface | Key::Icmp6Type | Key::RouteBack | Key::SourceType => {
+        Key::Interface | Key::Icmp6Type | Key::RouteBack | Key::AddressType => {
             panic!("{key:?} at the forward hook")
         }
     };

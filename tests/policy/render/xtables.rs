@@ -294,7 +294,7 @@ fn rule(words: &[String]) -> Rule {
             }
             "--invert" => Match::ReversePath,
             "--src-type" => {
-                assert_eq!(argument(), "LOCAL");
+                assert_eq!([argument(), argument(), argument()], ["LOCAL", "--dst-type", "UNICAST"]);
                 Match::LocalSource
             }
             "-j" | "-g" => {
