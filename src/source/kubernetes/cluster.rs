@@ -161,7 +161,7 @@ impl Cluster {
             Event::Upsert(entry) => {
                 let state = &mut self.kinds[index];
                 state.known.insert(entry.key.clone(), state.snapshot);
-                if self.compiler.is_some() && is_selected(&KINDS[index]) && self.has_stale_policies() {
+                if is_selected(&KINDS[index]) && self.holds_selected() {
                     self.held.insert((index, entry.key.clone()), entry);
                 } else {
                     // An older one must not follow it.
@@ -262,6 +262,12 @@ impl Cluster {
     /// Whether there may be policies, or labels of namespaces that they select, which are not known here.
     fn has_stale_policies(&self) -> bool {
         KINDS.iter().zip(&self.kinds).any(|(kind, state)| state.is_stale && selects(kind))
+    }
+
+    /// Whether objects that policies select are held. They leave together, in [`Cluster::compile`]: one that overtakes
+    /// another would be seen with labels of another time.
+    fn holds_selected(&self) -> bool {
+        self.compiler.is_some() && (!self.held.is_empty() || self.has_stale_policies())
     }
 
     fn set_issue(&mut self, index: usize, key: &Key, issue: Option<Box<Issue>>) {
@@ -436,3 +442,7 @@ fn object_name(kind: &Kind, key: &Key) -> Option<ObjectName> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+#[path = "cluster/tests.rs"]
+mod tests;
