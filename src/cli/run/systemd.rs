@@ -13,6 +13,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::control::Switch;
 
+/// Longest wait for a receiver with a full queue (`net.unix.max_dgram_qlen`).
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// systemd, if it has started this process by a unit of `Type=notify`.
 pub(super) struct ServiceManager {
     /// `$NOTIFY_SOCKET`: the path of a datagram socket, or an abstract name after "@".
@@ -76,14 +79,15 @@ impl ServiceManager {
     }
 }
 
+/// Waits for room in the receiver's queue, at most [`SEND_TIMEOUT`]: no message repeats a state, and systemd would take a
+/// lost one for a start or a reload that never ends.
 fn send(socket: &OsStr, message: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(socket)?,
     };
     let sender = UnixDatagram::unbound()?;
-    // A full queue of systemd delays no packet and no change, and the next message follows.
-    sender.set_nonblocking(true)?;
+    sender.set_write_timeout(Some(SEND_TIMEOUT))?;
     sender.send_to_addr(message.as_bytes(), &address).map(drop)
 }
 
@@ -117,6 +121,27 @@ mod tests {
         let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
         assert_eq!(received(&abstract_name, OsStr::new(&format!("@{name}"))), b"READY=1");
         assert!(send(path.as_os_str(), "READY=1").is_err(), "nobody listens");
+    }
+
+    #[test]
+    fn a_message_waits_for_room_in_a_full_queue() {
+        let path = env::temp_dir().join(format!("palisade-full-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let systemd = UnixDatagram::bind(&path).unwrap();
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.set_nonblocking(true).unwrap();
+        while filler.send_to(b"WATCHDOG=1", &path).is_ok() {}
+        let message = || {
+            let mut message = [0; 16];
+            let length = systemd.recv(&mut message).unwrap();
+            String::from_utf8(message[..length].to_vec()).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let sent = scope.spawn(|| send(path.as_os_str(), "READY=1"));
+            while message() != "READY=1" {}
+            sent.join().unwrap().unwrap();
+        });
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The switch as a service of systemd: its messages to a notification socket, and the unit file.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -52,7 +53,13 @@ impl Service {
     fn message(&self, patience: Duration) -> Option<String> {
         self.socket.set_read_timeout(Some(patience)).unwrap();
         let mut message = [0; 256];
-        let length = self.socket.recv(&mut message).ok()?;
+        // A process that was stopped and goes on interrupts a receive with a timeout, signal(7).
+        let length = loop {
+            match self.socket.recv(&mut message) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.ok()?,
+            }
+        };
         Some(String::from_utf8(message[..length].to_vec()).unwrap())
     }
 
