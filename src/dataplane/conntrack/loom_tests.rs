@@ -27,6 +27,7 @@ use loom::thread;
 use self::entry::NewFlow;
 use self::publish::{Numbered, Publication};
 use self::table::{Conntrack, InsertOutcome, Slot, WorkerState};
+use self::virtual_end::FrontEnd;
 use super::state::{FlowState, QuotaClass, Side};
 use super::{Key, state, tcp, timeouts};
 use crate::dataplane::ConntrackSettings;
@@ -441,7 +442,7 @@ fn ends_that_a_generation_has_not_seen_do_not_become_current_when_an_earlier_one
 
 #[test]
 fn a_worker_that_finds_a_translated_flow_from_either_end_reads_its_whole_virtual_end() {
-    const END: (u128, u16) = (0xfd00 << 112 | 9, 80);
+    const END: FrontEnd = FrontEnd { address: 0xfd00 << 112 | 9, port: 80, client_port: 9 };
     for from_low in [true, false] {
         explore(move || {
             let (table, mut one, _other) = fixture();

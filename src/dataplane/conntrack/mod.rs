@@ -34,6 +34,7 @@ pub(crate) use table::{
     Conntrack, Hit, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState, event,
 };
 pub(crate) use tcp::{Segment, TcpFlow};
+pub(crate) use virtual_end::FrontEnd;
 
 #[cfg(test)]
 mod loom_tests;

@@ -45,9 +45,8 @@ impl Conntrack {
             return false;
         }
         self.entry(slot).intact_key(newest).is_some_and(|key| {
-            let (virtual_address, _) = self.virtual_end(slot);
             let is_translated = self.entry(slot).flow_word(true).is_translated();
-            if is_translated && is_v4(virtual_address) != key.is_v4() {
+            if is_translated && is_v4(self.virtual_end(slot).address) != key.is_v4() {
                 return false;
             }
             let hash = self.hash(&key);

@@ -28,7 +28,7 @@ use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
 /// Version of the layout of entries and buckets and of the key hash. A process reads no file with another
 /// version.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 const _: () =
     assert!(size_of::<Entry>() == 128 && size_of::<VirtualEnd>() == 32, "other sizes need another LAYOUT");
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");

@@ -9,12 +9,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::parts::AtomicU64;
 use crate::net::address::Address;
 
+/// End to which the initiator of a translated flow sends, and the port from which it does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FrontEnd {
+    /// Virtual address. Of a flow that only its source port translates, the address of the responder.
+    pub address: Address,
+    /// Its port.
+    pub port: u16,
+    /// Port of the initiator where the flow has another one in its place, else zero.
+    pub client_port: u16,
+}
+
 /// Virtual end of the flow in a slot. Without meaning for a flow that is not translated.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub(crate) struct VirtualEnd {
     address: [AtomicU64; 2],
-    port: AtomicU64,
+    /// The virtual port, 16 bits, and the client's, 16 bits.
+    ports: AtomicU64,
     /// The binding beside which packets of the flow are counted, plus one.
     binding: AtomicU64,
 }
@@ -22,20 +34,21 @@ pub(crate) struct VirtualEnd {
 impl VirtualEnd {
     /// The virtual end in these words of memory.
     pub(super) fn from_words(words: [u64; 4]) -> VirtualEnd {
-        let [high, low, port, binding] = words.map(AtomicU64::new);
-        VirtualEnd { address: [high, low], port, binding }
+        let [high, low, ports, binding] = words.map(AtomicU64::new);
+        VirtualEnd { address: [high, low], ports, binding }
     }
 
     #[inline]
-    pub(super) fn get(&self) -> (Address, u16) {
+    pub(super) fn get(&self) -> FrontEnd {
         let [high, low] = self.address.each_ref().map(|word| u128::from(word.load(Relaxed)));
-        (high << 64 | low, self.port.load(Relaxed) as u16)
+        let ports = self.ports.load(Relaxed);
+        FrontEnd { address: high << 64 | low, port: ports as u16, client_port: (ports >> 16) as u16 }
     }
 
-    pub(super) fn set(&self, (address, port): (Address, u16)) {
+    pub(super) fn set(&self, FrontEnd { address, port, client_port }: FrontEnd) {
         self.address[0].store((address >> 64) as u64, Relaxed);
         self.address[1].store(address as u64, Relaxed);
-        self.port.store(port.into(), Relaxed);
+        self.ports.store(u64::from(port) | u64::from(client_port) << 16, Relaxed);
         self.binding.store(0, Relaxed);
     }
 

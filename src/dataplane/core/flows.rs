@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::bounded;
 
 use super::Core;
-use crate::dataplane::conntrack::{Conntrack, Entry, FlowState, Key, QuotaClass, Side, Slot};
+use crate::dataplane::conntrack::{Conntrack, Entry, FlowState, FrontEnd, Key, QuotaClass, Side, Slot};
 use crate::dataplane::fib::effective_acls::Flow;
 use crate::dataplane::stats::FlowEventQueue;
 use crate::dataplane::worker::mailbox::{Command, SlotAndKey};
@@ -183,8 +183,12 @@ fn info(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry, now_ms: u32
 
 /// Virtual address that the initiator of a flow has sent to, if it has.
 fn virtual_end(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry) -> Option<SocketAddr> {
-    let (address, port) = conntrack.virtual_end(slot);
+    let FrontEnd { address, port, .. } = conntrack.virtual_end(slot);
     // Another flow may have taken the slot while the address was read.
     let is_its = entry.flow_word(true).is_translated() && entry.key() == Some(*key);
-    is_its.then(|| SocketAddr::new(unpack(address), port))
+    // A flow to no virtual address may be translated for its source port.
+    let is_virtual = [(key.low(), key.low_port()), (key.high(), key.high_port())]
+        .iter()
+        .all(|end| *end != (address, port));
+    (is_its && is_virtual).then(|| SocketAddr::new(unpack(address), port))
 }

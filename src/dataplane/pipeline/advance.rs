@@ -11,10 +11,13 @@ use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
-use super::translate::{FlowMatch, Translator, cache_hop, match_known_flow, remember, translate_plain};
+use super::translate::{
+    FlowMatch, Translator, cache_hop, has_moved_flow, match_known_flow, move_source, remember,
+    translate_plain,
+};
 use crate::dataplane::FlowEnd;
 use crate::dataplane::conntrack::{
-    Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
+    Entry, FlowWord, Hit, Key, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
@@ -39,6 +42,24 @@ pub(super) fn advance(
     if !visitor.translator.replies.is_empty() {
         visitor.advance_replies(lookups);
     }
+}
+
+/// Gives packets whose keys other flows have, also flows that this batch has opened, the keys of their own flows. Those of new
+/// flows go to `policy_batch`.
+#[cold]
+#[inline(never)]
+pub(super) fn advance_collided(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    lookups: &mut LookupBatch,
+    policy_batch: &mut PolicyBatch,
+    worker_state: &mut WorkerState,
+    rate_limits: &mut RateLimits,
+    translator: &mut Translator,
+) {
+    policy_batch.clear();
+    let mut visitor = Advance { batch, context, policy_batch, worker_state, rate_limits, translator };
+    visitor.advance_collided(lookups);
 }
 
 /// The stage as the receiver of the lookup's results.
@@ -68,6 +89,8 @@ impl LookupVisitor for &mut Advance<'_> {
     fn miss(&mut self, i: usize, flow: &PacketFlow) {
         if self.batch.packets[i].translated {
             self.context.conntrack.prefetch_virtual_end(flow.candidate);
+        } else if self.context.bindings.has_direct() && has_moved_flow(self.batch, i, self.context, flow) {
+            return self.translator.collided.push_back(i as u16);
         }
         self.route_new(i);
     }
@@ -137,6 +160,21 @@ impl Advance<'_> {
         self.translator.replies.clear();
     }
 
+    fn advance_collided(&mut self, lookups: &mut LookupBatch) {
+        for _ in 0..self.translator.collided.len() {
+            // A packet may meet another flow again, and come to the end of the list.
+            let Some(i) = self.translator.collided.pop_front().map(usize::from) else { break };
+            if !move_source(self.batch, i, self.context) {
+                continue;
+            }
+            let key = Key::of(&self.batch.packets[i]);
+            match self.context.conntrack.look_up_again(lookups, i, key) {
+                Some(slot) => self.advance_slow(i, lookups.flow(i), slot),
+                None => self.route_new(i),
+            }
+        }
+    }
+
     /// Forwards a packet of a translated flow that does not change the flow, by the hop that the flow remembers. Returns false,
     /// and does nothing, for any other packet.
     #[inline(always)]
@@ -171,6 +209,7 @@ impl Advance<'_> {
                 self.context.conntrack.remove(slot, Some(FlowEnd::Finished), self.worker_state);
                 return self.route_new(i);
             }
+            FlowMatch::Collides => return self.translator.collided.push_back(i as u16),
             FlowMatch::Dropped => return,
         }
         let packet = &self.batch.packets[i];

@@ -12,12 +12,12 @@ use std::ops::Range;
 pub(crate) use self::disposition::Disposition;
 use self::stage_notes::StageNotes;
 use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::FrontEnd;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::service::Translation;
 use crate::ids::PortId;
 use crate::limits::{BATCH_FRAMES_MAX, PORT_SEGMENTS_MAX, RING_SLOTS};
-use crate::net::address::Address;
 use crate::xdp::{Frame, Umem};
 
 /// Most segments of one batch. Packets with segments beyond are dropped.
@@ -63,6 +63,8 @@ pub(crate) struct Batch {
     pub translations: Box<[Translation; BATCH_FRAMES_MAX]>,
     /// Packets that are translated.
     pub translated: Vec<u16>,
+    /// Of packets that are translated: the port of the client, where the flow has another one in its place, else zero.
+    pub client_ports: [u16; BATCH_FRAMES_MAX],
     /// Whether a packet was dropped because a Service does not serve it.
     pub has_unserved: bool,
     /// Notes for a capture.
@@ -92,6 +94,7 @@ impl Batch {
             waited: [false; BATCH_FRAMES_MAX],
             translations: Box::new([Translation::default(); BATCH_FRAMES_MAX]),
             translated: Vec::with_capacity(2 * BATCH_FRAMES_MAX),
+            client_ports: [0; BATCH_FRAMES_MAX],
             has_unserved: false,
             notes: Box::new(StageNotes::new()),
             has_virtio_headers: false,
@@ -149,11 +152,28 @@ impl Batch {
         matches!(self.dispositions[i], Disposition::Pending | Disposition::Routed)
     }
 
-    /// Virtual address and port to which packet `i` was sent, if its destination is a backend in place of them.
+    /// Notes the translation of packet `i`, whose flow has another port in the place of `client_port`, if that is not zero.
+    #[inline(always)]
+    pub(crate) fn translate(&mut self, i: usize, translation: Translation, client_port: u16) {
+        (self.translations[i], self.client_ports[i]) = (translation, client_port);
+        self.translated.push(i as u16);
+    }
+
+    /// Front end to which packet `i` was sent, if its destination or its source port is another one.
     #[inline]
-    pub(crate) fn virtual_end(&self, i: usize) -> Option<(Address, u16)> {
-        let translation = &self.translations[i];
-        self.packets[i].translated.then_some((translation.address, translation.port))
+    pub(crate) fn virtual_end(&self, i: usize) -> Option<FrontEnd> {
+        let Translation { address, port, .. } = self.translations[i];
+        let front_end = FrontEnd { address, port, client_port: self.client_ports[i] };
+        self.packets[i].translated.then_some(front_end)
+    }
+
+    /// Source port of packet `i`, which is translated, as its sender has it.
+    #[inline]
+    pub(crate) fn client_port(&self, i: usize) -> u16 {
+        match self.client_ports[i] {
+            0 => self.packets[i].src_port,
+            port => port,
+        }
     }
 
     /// Drops frame `i`.

@@ -37,6 +37,7 @@ pub(super) fn classify(
             match match_known_flow(batch, packet.index, context, flow, (slot, flow_word)) {
                 FlowMatch::Same => apply_to_flow(batch, packet.index, context, flow, slot, packet.hop),
                 FlowMatch::Ended => batch.drop(packet.index, DropReason::ServiceCollision),
+                FlowMatch::Collides => translator.collided.push_back(packet.index as u16),
                 FlowMatch::Dropped => {}
             }
         }

@@ -36,7 +36,7 @@ mod verify_checksum;
 
 use std::ops::Range;
 
-use self::advance::advance;
+use self::advance::{advance, advance_collided};
 use self::anti_spoof::anti_spoof;
 use self::batch::{Batch, Disposition};
 use self::classify::classify;
@@ -52,6 +52,9 @@ use self::stage_state::StageState;
 use self::translate::{finish_translations, restore_destinations, translate};
 use super::packet::Kind;
 use super::{DropReason, DropSample, SAMPLE_BYTES_MAX};
+
+/// Most front ends of one backend to which one batch opens flows from one port of a client.
+const COLLISION_ROUNDS: usize = 4;
 
 /// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition
 /// is pending.
@@ -101,6 +104,19 @@ pub(crate) fn run(
     }
     if !policy_batch.is_empty() {
         classify(batch, context, lookups, policy_batch, worker_state, translator);
+    }
+    for _ in 0..COLLISION_ROUNDS {
+        if translator.collided.is_empty() {
+            break;
+        }
+        advance_collided(batch, context, lookups, policy_batch, worker_state, rate_limits, translator);
+        if batch.notes.is_on() {
+            batch.notes.note_new_flows(policy_batch.places());
+        }
+        classify(batch, context, lookups, policy_batch, worker_state, translator);
+    }
+    while let Some(i) = translator.collided.pop_front() {
+        batch.drop(i.into(), DropReason::ServiceCollision);
     }
     done("classify", batch);
     if batch.has_fragments {

@@ -14,7 +14,7 @@ use crate::dataplane::conntrack::storage::{Storage, private_file_options};
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES};
 
 /// Version of the layout of slots.
-const LAYOUT: u64 = 3;
+const LAYOUT: u64 = 4;
 const MAGIC: u64 = u64::from_ne_bytes(*b"bindings");
 /// Permissions of others than the owner.
 const OTHERS: u32 = 0o077;

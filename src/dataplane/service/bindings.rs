@@ -2,8 +2,11 @@
 //!
 //! A set-associative table of fixed size. Each slot is one cache line and a sequence lock: a writer makes the version odd,
 //! writes, and makes it even again; a reader that sees an odd or a changed version has read nothing. Nobody waits: a writer
-//! that finds a slot in use skips it. The cached hop of a slot is no part of that: it names the version that it belongs to. A
-//! full set evicts a binding whose flow conntrack would evict too, or none.
+//! that finds a slot in use skips it. The cached hop of a slot is no part of that: it names the version that it belongs to.
+//!
+//! A key has two sets. Its binding lies in the first one, and in the second one where that is crowded. Two full sets evict a
+//! binding whose flow conntrack would evict too, or none. Conntrack assures three quarters of its flows, which take at most
+//! half of the slots here: two full sets of theirs are not met.
 
 mod cached_hop;
 mod parts;
@@ -18,15 +21,20 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use self::cached_hop::CachedHop;
 use self::slot::Content;
 pub(super) use self::slot::{Addresses, Slot};
-pub(crate) use self::slot::{Binding, BindingKey, BindingKind, BindingLookup, BindingPlace, Held};
+pub(crate) use self::slot::{
+    Binding, BindingEnd, BindingKey, BindingKind, BindingLookup, BindingPlace, Held,
+};
 use crate::dataplane::conntrack::{ForwardCount, ForwardCounts, QuotaClass};
 use crate::ids::{Generation, PortId};
 use crate::limits::AWAITED_PODS_MS;
 use crate::mem::{HugeArray, prefetch_read, prefetch_write};
-use crate::net::address::Address;
 
 /// Slots of a set.
 const WAYS: usize = 8;
+/// Free slots of a first set below which a binding may lie in its second one.
+const SPARE_SLOTS: usize = 3;
+/// Fewest slots.
+const SLOTS_MIN: usize = 1 << 10;
 /// Values of [`Bindings::awaits_services`] that are no time.
 const AWAITS_NONE: u64 = u64::MAX;
 const AWAITS: u64 = u64::MAX - 1;
@@ -50,20 +58,23 @@ pub(crate) struct Bindings {
     addresses: HugeArray<Addresses>,
     /// By set.
     tags: Box<[Tags]>,
+    /// One bit a set: whether a key whose first set this is may lie in its second one. A bit that is set stays.
+    overflown: Box<[AtomicU64]>,
     /// Whether a pod may have been bound to itself.
     has_hairpins: AtomicBool,
     /// Whether a fragmented datagram may have been bound.
     has_fragments: AtomicBool,
+    /// Whether a flow to no virtual address may have been bound to another source port.
+    has_direct: AtomicBool,
     /// Whether bindings of the process before are there, and no Services have been loaded since: [`AWAITS`] until the first
     /// question, then the millisecond until which they are awaited, or [`AWAITS_NONE`].
     awaits_services: AtomicU64,
 }
 
 impl Bindings {
-    /// Number of slots for so many flows, each of which takes one.
+    /// Number of slots for so many flows: one and a half for each.
     pub(super) fn slots_for(flows: usize) -> usize {
-        const SLOTS: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 19;
-        flows.next_power_of_two().clamp(*SLOTS.start(), *SLOTS.end())
+        (flows + flows / 2).next_multiple_of(WAYS).max(SLOTS_MIN)
     }
 
     /// The table in these slots, which a process may have left. Empties those that it has left half written.
@@ -79,13 +90,16 @@ impl Bindings {
             }
             tags
         });
-        let tags = tags.collect();
+        let tags: Box<[Tags]> = tags.collect();
+        let overflown = if is_used { u64::MAX } else { 0 };
         Bindings {
             slots,
             addresses,
+            overflown: (0..tags.len().div_ceil(64)).map(|_| overflown.into()).collect(),
             tags,
             has_hairpins: is_used.into(),
             has_fragments: is_used.into(),
+            has_direct: is_used.into(),
             awaits_services: if is_used { AWAITS } else { AWAITS_NONE }.into(),
         }
     }
@@ -116,6 +130,17 @@ impl Bindings {
     /// Notes that a fragmented datagram is bound.
     pub(crate) fn note_fragments(&self) {
         self.has_fragments.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a flow to no virtual address may have been bound to another source port.
+    #[inline]
+    pub(crate) fn has_direct(&self) -> bool {
+        self.has_direct.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a flow to no virtual address is bound to another source port.
+    pub(crate) fn note_direct(&self) {
+        self.has_direct.store(true, Ordering::Relaxed);
     }
 
     /// Whether flows of the process before are translated though no Services have been loaded yet.
@@ -152,21 +177,33 @@ impl Bindings {
         self.awaits_services.store(AWAITS_NONE, Ordering::Relaxed);
     }
 
-    /// Set of a hash, and the preferred slot in it.
+    /// First set of a hash, and the preferred slot in it.
     #[inline]
     fn place(&self, hash: u64) -> (usize, usize) {
         let set = ((hash >> 32) * self.tags.len() as u64 >> 32) as usize;
         (set, set * WAYS + hash as usize % WAYS)
     }
 
-    /// Slots of the set of a hash that have this tag, the preferred one first.
+    /// Second set of a hash, another one than the first.
+    fn second_set(&self, hash: u64) -> usize {
+        let sets = self.tags.len();
+        let (first, _) = self.place(hash);
+        let distance = 1 + ((hash & 0xffff_ffff) * (sets as u64 - 1) >> 32) as usize;
+        (first + distance) % sets
+    }
+
+    /// One bit for each slot of a set that has this tag, without a branch.
     #[inline]
-    fn tagged(&self, hash: u64, tag: u16) -> impl Iterator<Item = usize> + use<> {
-        let (set, preferred) = self.place(hash);
-        // One bit a slot, without a branch.
+    fn ways_tagged(&self, set: usize, tag: u16) -> u8 {
         let is_tagged = |way: usize| u8::from(self.tags[set].0[way].load(Ordering::Relaxed) == tag) << way;
-        let first = preferred % WAYS;
-        let mut ways = (0..WAYS).fold(0, |ways, way| ways | is_tagged(way)).rotate_right(first as u32);
+        (0..WAYS).fold(0, |ways, way| ways | is_tagged(way))
+    }
+
+    /// Slots of a set that have this tag, those from the preferred way of a hash on first.
+    #[inline]
+    fn tagged(&self, set: usize, hash: u64, tag: u16) -> impl Iterator<Item = usize> + use<> {
+        let first = hash as usize % WAYS;
+        let mut ways = self.ways_tagged(set, tag).rotate_right(first as u32);
         std::iter::from_fn(move || {
             let way = (ways != 0).then(|| (first + ways.trailing_zeros() as usize) % WAYS)?;
             ways &= ways - 1;
@@ -174,10 +211,14 @@ impl Bindings {
         })
     }
 
-    /// Slots of the set of a hash, the preferred one first.
-    fn slots_of(&self, hash: u64) -> impl Iterator<Item = usize> + use<> {
-        let (set, preferred) = self.place(hash);
-        (0..WAYS).map(move |n| set * WAYS + (preferred + n) % WAYS)
+    /// Whether a key whose first set this is may lie in its second one.
+    #[inline]
+    fn is_overflown(&self, set: usize) -> bool {
+        self.overflown[set / 64].load(Ordering::Relaxed) >> (set % 64) & 1 != 0
+    }
+
+    fn note_overflown(&self, set: usize) {
+        self.overflown[set / 64].fetch_or(1 << (set % 64), Ordering::Relaxed);
     }
 
     /// Starts to load the preferred slot of a hash.
@@ -192,10 +233,10 @@ impl Bindings {
         prefetch_read(&self.tags[self.place(hash).0]);
     }
 
-    /// Starts to load the slot that a binding of a hash takes, if its set has a free one.
+    /// Starts to load the slot that a binding of a hash takes, if its first set has a free one.
     #[inline]
     pub(crate) fn prefetch_free(&self, hash: u64, is_v4: bool) {
-        if let Some(slot) = self.tagged(hash, FREE).next() {
+        if let Some(slot) = self.tagged(self.place(hash).0, hash, FREE).next() {
             prefetch_write(&self.slots[slot]);
             if !is_v4 {
                 prefetch_write(&self.addresses[slot]);
@@ -222,10 +263,19 @@ impl Bindings {
         self.slots[preferred].read_checked(preferred, lookup.check, lookup.word)
     }
 
-    /// Finds a binding by the tags of its set. Fast for a key that has none.
+    /// Finds a binding by the tags of its sets. Fast for a key that has none.
     #[inline(never)]
     pub(crate) fn find_by_tag(&self, key: &BindingKey) -> Option<Binding> {
-        self.tagged(key.hash, key.tag()).find_map(|slot| self.read_if(slot, key))
+        let (first, _) = self.place(key.hash);
+        self.find_in(first, key).or_else(|| {
+            let second = self.is_overflown(first).then(|| self.second_set(key.hash))?;
+            self.find_in(second, key)
+        })
+    }
+
+    #[inline]
+    fn find_in(&self, set: usize, key: &BindingKey) -> Option<Binding> {
+        self.tagged(set, key.hash, key.tag()).find_map(|slot| self.read_if(slot, key))
     }
 
     #[inline]
@@ -264,22 +314,22 @@ impl Bindings {
         self.slots[place.slot as usize].cached_hop.count(bytes, now_ms);
     }
 
-    /// Binds `key` to `address` and `port`, for a flow from the port `owner`. Replaces the binding of the key, if there is
+    /// Binds `key` to the end `to`, for a flow from the port `owner`. Replaces the binding of the key, if there is
     /// one. `class_of` tells the class of the flow that another binding belongs to. Returns false if there is no slot for
     /// the binding.
     pub(crate) fn bind(
         &self,
         key: &BindingKey,
-        (address, port): (Address, u16),
+        to: BindingEnd,
         owner: PortId,
         now_ms: u32,
         revision: u16,
         class_of: impl Fn(&Held) -> QuotaClass,
     ) -> bool {
-        let content = Content { key: *key, address, port };
+        let content = Content { key: *key, to };
         for _ in 0..WRITES {
             let same = self.find_by_tag(key).map(|binding| binding.slot);
-            let slot = same.or_else(|| self.victim(key.hash, owner, now_ms, &class_of));
+            let slot = same.or_else(|| self.slot_for(key.hash, owner, now_ms, &class_of));
             let Some(slot) = slot else { return false };
             if self.write(slot, &content, now_ms, revision, owner) {
                 break;

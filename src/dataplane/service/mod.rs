@@ -11,12 +11,14 @@ mod fib;
 mod local_addresses;
 mod maglev;
 mod port_entry;
+mod source_port;
 mod translation;
 mod uplink_ports;
 
 pub(crate) use binding_file::open_bindings;
-pub(crate) use bindings::{Binding, BindingKey, BindingKind, BindingLookup, Bindings, Held};
+pub(crate) use bindings::{Binding, BindingEnd, BindingKey, BindingKind, BindingLookup, Bindings, Held};
 pub(crate) use fib::{Owner, PlaceId, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
 pub(crate) use port_entry::{BackendsFor, Pick};
+pub(crate) use source_port::SourceChoice;
 pub(crate) use translation::{Choice, Source, Translation, TranslationKind};

@@ -11,7 +11,7 @@ use super::fixture::{
     services, virtual_address, with_backends,
 };
 use crate::frames::Transport;
-use crate::rig::assertions::{A, B, C, CLIENT, is_dropped, passes, udp};
+use crate::rig::assertions::{A, B, C, CLIENT, is_dropped, passes};
 use crate::rig::{HOST, Rig, Setting, UPLINK, gateway_address, node_address, pod_address};
 
 #[test]
@@ -39,24 +39,6 @@ fn another_pod_does_not_answer_for_the_backend() {
     passes(&mut rig, C, A, &own);
     let as_backend = seen_by_backend(Protocol::UDP, 0, 1, [0, 1], CLIENT);
     is_dropped(&mut rig, C, &as_backend, DropReason::Spoofed);
-}
-
-#[test]
-fn a_direct_flow_and_one_by_the_service_with_the_same_ports_do_not_mix() {
-    let direct = udp(0, 1, [CLIENT, TARGET]);
-    let by_service = seen_by_client(Protocol::UDP, 0, 0, 0, CLIENT);
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    passes(&mut rig, A, B, &direct);
-    is_dropped(&mut rig, A, &by_service, DropReason::ServiceCollision);
-    passes(&mut rig, B, A, &udp(1, 0, [TARGET, CLIENT]));
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    exchange(&mut rig, Protocol::UDP, 0, [0, 1], CLIENT);
-    is_dropped(&mut rig, A, &direct, DropReason::ServiceCollision);
-    // In one batch too, whichever comes first.
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    let frames = [&direct, &by_service].map(|spec| crate::rig::addressed(A, spec).bytes());
-    assert_eq!(rig.send_on(0, A, &frames).len(), 1);
-    assert_eq!(rig.counters(A).drops["service-collision"], 1);
 }
 
 #[test]

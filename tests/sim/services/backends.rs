@@ -119,28 +119,6 @@ fn a_client_with_affinity_keeps_its_backend_for_a_while_after_its_last_flow() {
 }
 
 #[test]
-fn two_services_with_one_backend_and_one_port_of_a_client_do_not_meet() {
-    // Both addresses stand for the same two backends.
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &BOTH));
-    let external = |client: u16| {
-        let transport = super::fixture::transport(Protocol::UDP, 0, [client, super::fixture::SERVICE]);
-        super::fixture::packet(
-            crate::rig::pod_address(0)[0],
-            super::fixture::external_address()[0],
-            transport,
-        )
-    };
-    for client in CLIENT..CLIENT + 20 {
-        let one = backend_of(&mut rig, A, &seen_by_client(Protocol::UDP, 0, 0, 0, client));
-        let other = backend_of(&mut rig, A, &external(client));
-        assert_ne!(one, other);
-    }
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    exchange(&mut rig, Protocol::UDP, 0, [0, 1], CLIENT);
-    is_dropped(&mut rig, A, &external(CLIENT), DropReason::ServiceCollision);
-}
-
-#[test]
 fn a_port_of_a_client_opens_a_connection_by_another_address_when_the_one_before_has_ended() {
     for family in [0, 1] {
         let (own, backend) = (pod_address(0)[family], pod_address(1)[family]);
@@ -171,10 +149,7 @@ fn a_port_of_a_client_opens_a_connection_by_another_address_when_the_one_before_
         let [cluster, external] = [virtual_address()[family], external_address()[family]];
         let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
         open(&mut rig, cluster, 100);
-        let syn = packet(own, external, transport(Protocol::TCP, 0, [CLIENT, SERVICE]));
-        is_dropped(&mut rig, A, &syn, DropReason::ServiceCollision);
         segment(&mut rig, cluster, true, FIN | ACK, [101, 501]);
-        is_dropped(&mut rig, A, &syn, DropReason::ServiceCollision);
         segment(&mut rig, cluster, false, FIN | ACK, [501, 102]);
         segment(&mut rig, cluster, true, ACK, [102, 502]);
         // It is another connection, and policy is asked again.

@@ -3,13 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use palisade::dataplane::DropReason;
 use palisade::ids::PortId;
 use palisade::net::flow::Protocol;
 
 use super::fixture::{
-    SERVICE, TARGET, backend_of, becomes, exchange, external_address, packet, seen_by_backend,
-    seen_by_client, transport, virtual_address, with_backends,
+    SERVICE, TARGET, backend_of, becomes, exchange, external_address, packet, seen_by_client, transport,
+    virtual_address, with_backends,
 };
 use crate::frames::{Spec, Transport};
 use crate::rig::assertions::{A, B, C, CLIENT};
@@ -106,19 +105,6 @@ fn a_connection_gets_its_replies_from_the_address_that_it_was_opened_to_last() {
             rig.wait(Duration::from_mins(10));
         }
     }
-}
-
-#[test]
-fn two_flows_of_one_batch_to_one_backend_by_two_addresses_do_not_meet() {
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    let client = pod_address(0)[0];
-    let sent = [virtual_address()[0], external_address()[0]]
-        .map(|service| both(client, service, 0, Protocol::UDP, CLIENT)[0].clone());
-    let frames = sent.map(|sent| addressed(A, &sent).bytes());
-    assert_eq!(rig.send_on(0, A, &frames).len(), 1);
-    assert_eq!(rig.counters(A).drops[DropReason::ServiceCollision.name()], 1);
-    let reply = seen_by_backend(Protocol::UDP, 0, 1, [0, 1], CLIENT);
-    becomes(&mut rig, B, &reply, A, &seen_by_client(Protocol::UDP, 0, 1, 0, CLIENT));
 }
 
 #[test]

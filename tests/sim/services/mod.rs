@@ -3,6 +3,7 @@
 mod attacks;
 mod backends;
 mod cached_hops;
+mod collisions;
 mod errors;
 mod fixture;
 mod floods;

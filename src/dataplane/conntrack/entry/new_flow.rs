@@ -2,8 +2,8 @@
 
 use super::super::state::FlowState;
 use super::super::tcp::TcpFlow;
+use super::super::virtual_end::FrontEnd;
 use crate::ids::{Generation, PortId};
-use crate::net::address::Address;
 
 /// Initial values of a flow.
 #[derive(Debug, Clone, Copy)]
@@ -22,8 +22,8 @@ pub(crate) struct NewFlow {
     pub state: FlowState,
     /// Sequence numbers and windows of a TCP connection; `None` for other protocols.
     pub tcp: Option<TcpFlow>,
-    /// Virtual address and port to which the initiator has sent, in whose place the responder is.
-    pub virtual_end: Option<(Address, u16)>,
+    /// Front end of a translated flow.
+    pub virtual_end: Option<FrontEnd>,
     /// Hops of packets of the lower and of the higher end under that generation, where they are known.
     pub hops: [Option<u16>; 2],
 }

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::conntrack::tcp::{TcpFlow, TcpSide};
-use crate::dataplane::conntrack::{FlowState, InsertOutcome, Key, NewFlow, QuotaClass, WorkerState};
+use crate::dataplane::conntrack::{
+    FlowState, FrontEnd, InsertOutcome, Key, NewFlow, QuotaClass, WorkerState,
+};
 use crate::ids::{PortId, WorkerId};
 use crate::limits::PORTS_MAX;
 use crate::net::address::from_v4;
@@ -103,7 +105,7 @@ fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
             };
             let tcp = (protocol == Protocol::TCP).then_some(TcpFlow { state, sides: [side(100), side(200)] });
             // Flows of UDP are translated.
-            let virtual_end = |key: &Key| if key.is_v4() { (from_v4(0x0a60_0001), 80) } else { (v6(9), 443) };
+            let virtual_end = |key: &Key| front_end(key.is_v4());
             keys_of(number, protocol).map(|key| {
                 let end = (protocol == Protocol::UDP).then(|| virtual_end(&key));
                 (key, NewFlow { virtual_end: end, ..flow(number, state, tcp) })
@@ -111,6 +113,11 @@ fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
         })
     };
     numbers.flat_map(of_number).collect()
+}
+
+fn front_end(is_v4: bool) -> FrontEnd {
+    let (address, port) = if is_v4 { (from_v4(0x0a60_0001), 80) } else { (v6(9), 443) };
+    FrontEnd { address, port, client_port: 5353 }
 }
 
 fn flow(number: u64, state: FlowState, tcp: Option<TcpFlow>) -> NewFlow {
@@ -242,7 +249,7 @@ fn a_translated_flow_keeps_its_virtual_end_and_one_of_the_other_family_is_torn()
     });
     translated.sort_by_key(|(_, is_v4, _)| *is_v4);
     let ends: Vec<_> = translated.iter().map(|(.., end)| *end).collect();
-    let (v4, v6) = ((from_v4(0x0a60_0001), 80), (v6(9), 443));
+    let [v4, v6] = [true, false].map(front_end);
     assert_eq!(ends, [v6, v6, v4, v4]);
     let (damaged, ..) = translated[0];
     drop(stored);
@@ -423,7 +430,7 @@ fn a_change_of_the_layout_changes_its_number() {
         let virtual_end = places(FLOWS as u64).1 + 32 * slot;
         all.extend((0..4).map(|word| directory.word(virtual_end + 8 * word)));
     }
-    assert_eq!((LAYOUT, check(&all)), (4, 5_112_266_273_585_996_908));
+    assert_eq!((LAYOUT, check(&all)), (5, 10_660_139_130_198_926_444));
 }
 
 proptest! {

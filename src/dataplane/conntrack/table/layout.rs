@@ -11,13 +11,12 @@ use super::super::parts::{AtomicU64, WORKERS_MAX};
 use super::super::quota::Quotas;
 use super::super::state::{QuotaClass, Side};
 use super::super::timeouts::timeouts_ms;
-use super::super::virtual_end::VirtualEnd;
+use super::super::virtual_end::{FrontEnd, VirtualEnd};
 use super::slot::{BUCKET_SLOTS, Slot};
 use super::tags::{BucketTags, TOMBSTONE};
 use crate::dataplane::{ConntrackSettings, FlowCount};
 use crate::ids::PortId;
 use crate::mem::{HugeArray, prefetch_read};
-use crate::net::address::Address;
 
 /// The connection tracking table. All workers share it, without locks.
 pub(crate) struct Conntrack {
@@ -103,9 +102,9 @@ impl Conntrack {
         &self.entries[slot.0 as usize]
     }
 
-    /// Virtual address and port of the translated flow in a slot.
+    /// Front end of the translated flow in a slot.
     #[inline]
-    pub(crate) fn virtual_end(&self, slot: Slot) -> (Address, u16) {
+    pub(crate) fn virtual_end(&self, slot: Slot) -> FrontEnd {
         self.virtual_ends[slot.0 as usize].get()
     }
 

@@ -115,6 +115,21 @@ impl Conntrack {
         self.find(&flow.key, flow.from_low, flow.candidate)
     }
 
+    /// Looks the flow of packet `i` up again, which has got another key.
+    #[cold]
+    pub(crate) fn look_up_again(
+        &self,
+        lookups: &mut LookupBatch,
+        i: usize,
+        (key, from_low): (Key, bool),
+    ) -> Option<Slot> {
+        let hash = self.hash(&key);
+        let slot = self.look_up(&key, hash);
+        let candidate = slot.unwrap_or(Slot::NONE);
+        lookups.flows[i] = PacketFlow { key, hash, candidate, from_low };
+        slot
+    }
+
     /// Starts the lookup of packet `i`, which has this key and comes from its lower endpoint or not.
     #[inline(always)]
     pub(crate) fn start_lookup(&self, lookups: &mut LookupBatch, i: usize, (key, from_low): (Key, bool)) {

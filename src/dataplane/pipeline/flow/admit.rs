@@ -3,12 +3,11 @@
 use super::init::{FlowInit, flow_of};
 use super::tcp_segment::tcp_segment;
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{FlowState, NewFlow, PacketFlow, TcpFlow};
+use crate::dataplane::conntrack::{FlowState, FrontEnd, NewFlow, PacketFlow, TcpFlow};
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::verify_checksum::{self, Checksum};
-use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::icmp;
 
@@ -56,14 +55,14 @@ pub(in crate::dataplane::pipeline) fn admit(
 }
 
 /// Describes the flow that a packet opens, for conntrack; `None` where one of its ports is closed. `hop` is the hop of the packet,
-/// `virtual_end` is the virtual address and port to which it was sent.
+/// `virtual_end` is the front end to which it was sent.
 #[inline(always)]
 pub(in crate::dataplane::pipeline) fn new_flow(
     context: &Context<'_>,
     packet_flow: &PacketFlow,
     init: FlowInit,
     hop: Option<u16>,
-    virtual_end: Option<(Address, u16)>,
+    virtual_end: Option<FrontEnd>,
     (state, tcp): InitialState,
 ) -> Option<NewFlow> {
     let FlowInit { opened_by_low, from: from_id, to: to_id, .. } = init;

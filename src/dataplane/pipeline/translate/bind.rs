@@ -1,15 +1,15 @@
 //! Bindings, and the flows in conntrack that they belong to.
 
-use crate::dataplane::conntrack::{Key, QuotaClass, Side, Slot};
+use crate::dataplane::conntrack::{FrontEnd, Key, QuotaClass, Side, Slot};
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{Binding, BindingKey, BindingKind, Held};
+use crate::dataplane::service::{Binding, BindingEnd, BindingKey, BindingKind, Held, SourceChoice};
 use crate::ids::PortId;
 use crate::limits::FRAGMENT_TIMEOUT_MS;
 use crate::net::address::Address;
 
-/// Binds `key` to an address and port, for a flow from the port `owner`. Returns false if there is no slot for the binding.
-pub(super) fn bind(context: &Context<'_>, key: &BindingKey, to: (Address, u16), owner: PortId) -> bool {
+/// Binds `key` to an end, for a flow from the port `owner`. Returns false if there is no slot for the binding.
+pub(super) fn bind(context: &Context<'_>, key: &BindingKey, to: BindingEnd, owner: PortId) -> bool {
     context.bindings.bind(key, to, owner, context.now_ms, revision(context), |held| class_of(held, context))
 }
 
@@ -20,8 +20,16 @@ pub(super) fn revision(context: &Context<'_>) -> u16 {
 
 /// The flow of a packet to a virtual address, by way of this binding.
 pub(super) fn flow_of_binding(context: &Context<'_>, packet: &Packet, binding: &Binding) -> Option<Slot> {
-    let translated = Packet { dst: binding.address, dst_port: binding.port, ..*packet };
-    translated_flow(context, &translated, (packet.dst, packet.dst_port))
+    let (translated, front_end) = translated_to(packet, &binding.to);
+    translated_flow(context, &translated, front_end)
+}
+
+/// A packet to a front end as it goes to the end of a binding, and that front end.
+pub(super) fn translated_to(packet: &Packet, to: &BindingEnd) -> (Packet, FrontEnd) {
+    let src_port = to.source.port_of(packet.src_port);
+    let client_port = if to.source == SourceChoice::OWN { 0 } else { packet.src_port };
+    let front_end = FrontEnd { address: packet.dst, port: packet.dst_port, client_port };
+    (Packet { src_port, dst: to.address, dst_port: to.port, ..*packet }, front_end)
 }
 
 /// Whether a datagram of the binding of a fragment may still be under way.
@@ -30,20 +38,15 @@ pub(super) fn may_have_fragments(idle_seconds: u64) -> bool {
     idle_seconds * 1024 <= u64::from(FRAGMENT_TIMEOUT_MS)
 }
 
-/// The flow of a packet that has been sent to a virtual address, by way of that address.
-fn translated_flow(context: &Context<'_>, translated: &Packet, virtual_end: (Address, u16)) -> Option<Slot> {
+/// The flow of a packet that has been sent to a front end, by way of that front end.
+fn translated_flow(context: &Context<'_>, translated: &Packet, virtual_end: FrontEnd) -> Option<Slot> {
     let (key, from_low) = Key::of(translated);
     let slot = context.conntrack.look_up(&key, context.conntrack.hash(&key))?;
     is_by_way_of(context, slot, from_low, virtual_end).then_some(slot)
 }
 
-/// Whether the flow in a slot is translated, and the packets of this end of its key are those to this virtual address.
-pub(super) fn is_by_way_of(
-    context: &Context<'_>,
-    slot: Slot,
-    from_low: bool,
-    virtual_end: (Address, u16),
-) -> bool {
+/// Whether the flow in a slot is translated, and the packets of this end of its key are those to this front end.
+pub(super) fn is_by_way_of(context: &Context<'_>, slot: Slot, from_low: bool, virtual_end: FrontEnd) -> bool {
     let flow_word = context.conntrack.entry(slot).flow_word(from_low);
     flow_word.is_translated()
         && flow_word.side(from_low) == Side::Initiator
@@ -57,14 +60,15 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
         BindingKind::Forward => {
             let ends = [(held.key.low(), held.key.low_port()), (held.key.high(), held.key.high_port())];
             let [client, virtual_end] = if held.from_low { ends } else { [ends[1], ends[0]] };
-            if client.0 == held.to.0 {
+            if client.0 == held.to.address {
                 // A pod that reaches itself has no flow.
                 return QuotaClass::Unassured;
             }
-            let ((src, src_port), (dst, dst_port)) = (client, held.to);
+            let ((src, src_port), (dst, dst_port)) = (client, virtual_end);
             let (protocol, is_v4) = (held.key.protocol(), held.key.is_v4());
-            let translated = Packet { protocol, is_v4, src_port, dst_port, src, dst, ..Packet::default() };
-            let flow = translated_flow(context, &translated, virtual_end);
+            let packet = Packet { protocol, is_v4, src_port, dst_port, src, dst, ..Packet::default() };
+            let (translated, front_end) = translated_to(&packet, &held.to);
+            let flow = translated_flow(context, &translated, front_end);
             let owner = flow.and_then(|slot| context.conntrack.entry(slot).quota_owner());
             owner.map_or(QuotaClass::Ended, |owner| owner.class)
         }
@@ -75,13 +79,14 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
     }
 }
 
-/// Key of the binding of a translated packet's flow to its backend.
+/// Key of the binding of a client's packet, which it has sent from this port to this virtual address and port, to its backend.
 #[inline]
 pub(super) fn forward_key(
     context: &Context<'_>,
     packet: &Packet,
+    src_port: u16,
     (dst, dst_port): (Address, u16),
 ) -> BindingKey {
-    let (key, from_low) = Key::of(&Packet { dst_port, dst, ..*packet });
+    let (key, from_low) = Key::of(&Packet { src_port, dst_port, dst, ..*packet });
     BindingKey { kind: BindingKind::Forward, key, from_low, hash: context.conntrack.hash(&key) }
 }

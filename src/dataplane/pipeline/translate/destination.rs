@@ -4,8 +4,9 @@ use super::hairpin::turn_back;
 use crate::dataplane::DropReason;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{Binding, ServiceFib, Source, Translation, TranslationKind};
-use crate::net::address::Address;
+use crate::dataplane::service::{
+    Binding, BindingEnd, ServiceFib, Source, SourceChoice, Translation, TranslationKind,
+};
 
 /// Drops a packet that a Service does not serve. Its sender gets an answer.
 #[cold]
@@ -25,27 +26,31 @@ pub(super) fn refuse_other(batch: &mut Batch, i: usize, services: &ServiceFib) {
 /// Makes the backend of a binding the destination of a packet.
 #[inline]
 pub(super) fn follow(batch: &mut Batch, i: usize, context: &Context<'_>, binding: &Binding, is_bound: bool) {
-    let to = (binding.address, binding.port);
-    set_destination(batch, i, context, to, is_bound, Source::Binding(binding.place()));
+    set_destination(batch, i, context, &binding.to, is_bound, Source::Binding(binding.place()));
 }
 
-/// Makes a backend the destination of a packet to a virtual address.
+/// Makes a backend the destination of a packet to a virtual address, from the source port that goes with it.
 #[inline]
 pub(super) fn set_destination(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
-    (address, port): (Address, u16),
+    to: &BindingEnd,
     is_bound: bool,
     source: Source,
 ) {
     let packet = &mut batch.packets[i];
-    if address == packet.src {
-        return turn_back(batch, i, context, port, is_bound);
+    if to.address == packet.src {
+        return turn_back(batch, i, context, to.port, is_bound);
     }
     let kind = TranslationKind::Forward;
-    batch.translations[i] =
+    let translation =
         Translation { source, ..Translation::new(kind, is_bound, (packet.dst, packet.dst_port)) };
-    (packet.dst, packet.dst_port, packet.translated) = (address, port, true);
-    batch.translated.push(i as u16);
+    (packet.dst, packet.dst_port, packet.translated) = (to.address, to.port, true);
+    let mut client_port = 0;
+    if to.source != SourceChoice::OWN {
+        client_port = packet.src_port;
+        packet.src_port = to.source.port_of(client_port);
+    }
+    batch.translate(i, translation, client_port);
 }

@@ -6,10 +6,11 @@ use crate::dataplane::DropReason;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::pipeline::parse::parse_quoted;
 use crate::dataplane::pipeline::verify_checksum::{Checksum, verify};
 use crate::dataplane::service::{Translation, TranslationKind};
 use crate::net::flow::Protocol;
-use crate::net::sctp;
+use crate::net::{icmp, sctp};
 use crate::xdp::{Frame, Umem};
 
 /// Writes the translations of the batch into the frames of packets that leave.
@@ -37,6 +38,9 @@ fn finish_batch(batch: &mut Batch, context: &Context<'_>) {
 #[inline(always)]
 fn finish_fast(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     let (packet, translation) = (&batch.packets[i], &batch.translations[i]);
+    if batch.client_ports[i] != 0 {
+        return false;
+    }
     let (end, to) = match translation.kind {
         TranslationKind::Forward => (End::Destination, (packet.dst, packet.dst_port)),
         TranslationKind::Reply => (End::Source, (translation.address, translation.port)),
@@ -45,7 +49,7 @@ fn finish_fast(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     packet.kind == Kind::Flow && replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, end, to)
 }
 
-/// Gives packets that do not leave their virtual destinations back, for the answers to their senders. Ends the translations of
+/// Gives packets that do not leave their virtual destinations and own source ports back, for the answers to their senders. Ends the translations of
 /// the batch.
 #[inline]
 pub(in crate::dataplane::pipeline) fn restore_destinations(batch: &mut Batch) {
@@ -55,6 +59,9 @@ pub(in crate::dataplane::pipeline) fn restore_destinations(batch: &mut Batch) {
         let is_dropped = matches!(batch.dispositions[i], Disposition::Dropped(_));
         if is_dropped && translation.kind == TranslationKind::Forward {
             (packet.dst, packet.dst_port) = (translation.address, translation.port);
+            if batch.client_ports[i] != 0 {
+                packet.src_port = batch.client_ports[i];
+            }
         }
     }
 }
@@ -66,12 +73,17 @@ fn finish_packet(batch: &mut Batch, i: usize, context: &Context<'_>, translation
     let port = |port: u16| has_ports.then_some(port);
     let virtual_end = Some((translation.address, port(translation.port)));
     let destination = Some((packet.dst, port(packet.dst_port)));
+    let client_port = Some(batch.client_ports[i]).filter(|port| *port != 0);
     let ends = match translation.kind {
-        TranslationKind::Forward => Ends { src: None, dst: destination },
-        TranslationKind::Reply => Ends { src: virtual_end, dst: None },
+        TranslationKind::Forward => {
+            Ends { src: client_port.map(|_| (packet.src, port(packet.src_port))), dst: destination }
+        }
+        TranslationKind::Reply => {
+            Ends { src: virtual_end, dst: client_port.map(|client_port| (packet.dst, port(client_port))) }
+        }
         TranslationKind::Hairpin => Ends { src: virtual_end, dst: destination },
         TranslationKind::ErrorToClient | TranslationKind::ErrorToBackend => {
-            return finish_error(batch, i, context.umem, translation);
+            return finish_error(batch, i, context.umem, translation, client_port);
         }
     };
     let (packet, frame) = (&batch.packets[i], &mut batch.frames[i]);
@@ -119,16 +131,30 @@ fn replace_sctp(umem: &Umem, frame: &mut Frame, packet: &Packet, ends: Ends) -> 
 /// Writes an ICMP error as its receiver expects it: about the packet that it has sent.
 #[cold]
 #[inline(never)]
-fn finish_error(batch: &mut Batch, i: usize, umem: &Umem, translation: Translation) {
+fn finish_error(
+    batch: &mut Batch,
+    i: usize,
+    umem: &Umem,
+    translation: Translation,
+    client_port: Option<u16>,
+) {
     let packet = &batch.packets[i];
     let virtual_end = Some((translation.address, Some(translation.port)));
     let (quoted, outer) = if translation.kind == TranslationKind::ErrorToClient {
         // The backend itself may report; a router has an address of its own.
         let outer = if translation.is_bound { Some((translation.address, None)) } else { None };
-        (Ends { src: None, dst: virtual_end }, Ends { src: outer, dst: None })
+        // The receiver of the error is the client, which has sent the quoted packet.
+        let client = client_port.map(|port| (packet.dst, Some(port)));
+        (Ends { src: client, dst: virtual_end }, Ends { src: outer, dst: None })
     } else {
         let backend = (packet.dst, Some(packet.dst_port));
-        (Ends { src: Some(backend), dst: None }, Ends { src: None, dst: Some((packet.dst, None)) })
+        let client = client_port.and_then(|_| {
+            let mut quoted = Packet::default();
+            let message = packet.transport(umem.data(&batch.frames[i]));
+            let is_quote = parse_quoted(message.get(icmp::HEADER_BYTES..)?, &mut quoted);
+            is_quote.then_some((quoted.dst, Some(packet.src_port)))
+        });
+        (Ends { src: Some(backend), dst: client }, Ends { src: None, dst: Some((packet.dst, None)) })
     };
     translate_quote(umem.data_mut(&mut batch.frames[i]), packet, quoted, outer);
 }

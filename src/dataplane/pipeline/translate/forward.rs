@@ -1,5 +1,7 @@
 //! Destinations of packets to virtual addresses.
 
+use std::collections::VecDeque;
+
 use super::bind::flow_of_binding;
 use super::destination::{follow, refuse_other};
 use super::hairpin::turn_reply_back;
@@ -12,10 +14,10 @@ use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::parse::parse_quoted;
 use crate::dataplane::service::{
-    BindingKey, BindingKind, BindingLookup, Owner, ServiceFib, Translation, TranslationKind,
+    BindingEnd, BindingKey, BindingKind, BindingLookup, Owner, ServiceFib, SourceChoice, Translation,
+    TranslationKind,
 };
 use crate::limits::BATCH_FRAMES_MAX;
-use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::icmp;
 
@@ -36,6 +38,8 @@ pub(crate) struct Translator {
     pub(in crate::dataplane::pipeline) opened: Vec<u16>,
     /// Replies of translated flows, whose bindings are being loaded.
     pub(in crate::dataplane::pipeline) replies: Vec<u16>,
+    /// Packets whose flows have another source port, because another flow has their key.
+    pub(in crate::dataplane::pipeline) collided: VecDeque<u16>,
 }
 
 impl Translator {
@@ -53,6 +57,7 @@ impl Translator {
             preferred: Vec::with_capacity(BATCH_FRAMES_MAX),
             opened: Vec::with_capacity(BATCH_FRAMES_MAX),
             replies: Vec::with_capacity(BATCH_FRAMES_MAX),
+            collided: VecDeque::with_capacity(BATCH_FRAMES_MAX),
         }
     }
 }
@@ -86,7 +91,7 @@ fn translate_bound(batch: &mut Batch, context: &Context<'_>) {
             let key = key_of(packet, context);
             match context.bindings.find(&key) {
                 Some(binding)
-                    if binding.address == packet.src
+                    if binding.to.address == packet.src
                         || flow_of_binding(context, packet, &binding).is_some() =>
                 {
                     follow(batch, i, context, &binding, binding.idle_seconds(context.now_ms) == 0);
@@ -223,7 +228,7 @@ fn take_cached_hop(
         && !services.refuses(packet.dst)
         && adjacency.takes(packet)
         && snapshot.is_current(epoch, port, adjacency.out);
-    let to = (binding.address, binding.port);
+    let to = (binding.to.address, binding.to.port);
     if !is_current || !replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, End::Destination, to)
     {
         return false;
@@ -262,12 +267,13 @@ fn translate_other(
         return None;
     }
     if let Some(binding) = bound.or_else(|| context.bindings.find_by_tag(&key)) {
+        let to = binding.to;
         let is_current = binding.is_of(services.revision, context.now_ms) && !packet.opens_connection();
         // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.
         let stays = is_current
             || found.is_some_and(|found| {
                 keeps_backend(packet) && flow_of_binding(context, packet, &binding).is_some()
-                    || found.entry.find(found.backends, packet.is_v4, binding.address, binding.port).is_some()
+                    || found.entry.find(found.backends, packet.is_v4, to.address, to.port).is_some()
             });
         if stays {
             let is_checked = is_current && binding.idle_seconds(context.now_ms) == 0;
@@ -291,19 +297,20 @@ fn keeps_backend(packet: &Packet) -> bool {
 #[cold]
 #[inline(never)]
 fn translate_error(batch: &mut Batch, i: usize, context: &Context<'_>, services: &ServiceFib) {
-    let Some((quoted, (address, port))) = quoted_binding(batch, i, context) else {
+    let Some((quoted, to)) = quoted_binding(batch, i, context) else {
         return refuse_other(batch, i, services);
     };
+    let client_port = if to.source == SourceChoice::OWN { 0 } else { quoted.dst_port };
     let packet = &mut batch.packets[i];
-    let kind = TranslationKind::ErrorToBackend;
-    batch.translations[i] = Translation::new(kind, true, (packet.dst, quoted.src_port));
-    // The stage `lookup` takes the quoted source from here.
-    (packet.dst, packet.dst_port, packet.translated) = (address, port, true);
-    batch.translated.push(i as u16);
+    let translation = Translation::new(TranslationKind::ErrorToBackend, true, (packet.dst, quoted.src_port));
+    // The stage `lookup` takes the quoted ends from here: the backend, and the source port of the flow.
+    (packet.dst, packet.dst_port, packet.translated) = (to.address, to.port, true);
+    packet.src_port = to.source.port_of(quoted.dst_port);
+    batch.translate(i, translation, client_port);
 }
 
 /// The reply that an ICMP error quotes, and the backend that has sent it.
-fn quoted_binding(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Packet, (Address, u16))> {
+fn quoted_binding(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Packet, BindingEnd)> {
     let packet = &batch.packets[i];
     let message = packet.transport(context.umem.data(&batch.frames[i]));
     let mut quoted = Packet::default();
@@ -318,5 +325,5 @@ fn quoted_binding(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Pac
     let hash = context.conntrack.hash(&key);
     let key = BindingKey { kind: BindingKind::Forward, key, from_low: !from_virtual, hash };
     let binding = context.bindings.find(&key)?;
-    Some((quoted, (binding.address, binding.port)))
+    Some((quoted, binding.to))
 }

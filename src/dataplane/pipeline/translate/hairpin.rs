@@ -8,7 +8,7 @@ use crate::dataplane::fib::port::PolicyMode;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{BindingKey, BindingKind, Translation, TranslationKind};
+use crate::dataplane::service::{BindingEnd, BindingKey, BindingKind, Translation, TranslationKind};
 use crate::net::address::Address;
 
 /// Sends a packet of a pod to a Service whose backend is the pod itself back to it, from the virtual address: only so the
@@ -24,7 +24,7 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
     if !packet.whole {
         return batch.drop(i, DropReason::ServiceNoBackend);
     }
-    let forward = forward_key(context, packet, virtual_end);
+    let forward = forward_key(context, packet, client.1, virtual_end);
     let is_new = context.bindings.find(&forward).is_none();
     if !is_bound {
         context.bindings.note_hairpin();
@@ -35,7 +35,9 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
         let hash = context.conntrack.hash(&key);
         let back = BindingKey { kind: BindingKind::Hairpin, key, from_low, hash };
         let owner = batch.in_ports[i];
-        if !bind(context, &forward, (client.0, port), owner) || !bind(context, &back, virtual_end, owner) {
+        let [to_itself, to_client] =
+            [(client.0, port), virtual_end].map(|(address, port)| BindingEnd::new(address, port));
+        if !bind(context, &forward, to_itself, owner) || !bind(context, &back, to_client, owner) {
             return batch.drop(i, DropReason::TableFull);
         }
     }
@@ -60,7 +62,7 @@ pub(super) fn turn_reply_back(batch: &mut Batch, i: usize, context: &Context<'_>
     }
     context.bindings.refresh(&binding, context.now_ms, revision(context));
     let port = batch.packets[i].dst_port;
-    send_to_itself(batch, i, context, (binding.address, binding.port), port);
+    send_to_itself(batch, i, context, (binding.to.address, binding.to.port), port);
     true
 }
 
@@ -91,7 +93,6 @@ fn send_to_itself(
     batch.adjacencies[i] = Adjacency { mac: packet.station_bits(), ..adjacency };
     (packet.dst, packet.dst_port, packet.translated) = (packet.src, port, true);
     let kind = TranslationKind::Hairpin;
-    batch.translations[i] = Translation::new(kind, true, (address, source_port));
-    batch.translated.push(i as u16);
+    batch.translate(i, Translation::new(kind, true, (address, source_port)), 0);
     batch.dispositions[i] = Disposition::Routed;
 }

@@ -5,7 +5,7 @@ use super::destination::refuse_other;
 use super::fragment_key::fragment_key;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{BindingKind, Translation, TranslationKind};
+use crate::dataplane::service::{BindingEnd, BindingKind, Translation, TranslationKind};
 use crate::net::address::Address;
 
 /// Binds the later fragments of a datagram to the translation of packet `i`, its first fragment. One that is not translated ends
@@ -30,7 +30,7 @@ pub(in crate::dataplane::pipeline) fn bind_later_fragments(batch: &Batch, i: usi
     };
     if let Some(key) = fragment_key(batch, i, context, kind, ends) {
         context.bindings.note_fragments();
-        bind(context, &key, (to, 0), batch.in_ports[i]);
+        bind(context, &key, BindingEnd::new(to, 0), batch.in_ports[i]);
     }
 }
 
@@ -49,14 +49,12 @@ pub(in crate::dataplane::pipeline) fn translate_later_fragment(
         && let Some(backend) = bound(batch, i, context, BindingKind::Fragment, ends)
     {
         let kind = TranslationKind::Forward;
-        batch.translations[i] = Translation::new(kind, true, (packet.dst, 0));
+        batch.translate(i, Translation::new(kind, true, (packet.dst, 0)), 0);
         let packet = &mut batch.packets[i];
         (packet.dst, packet.translated) = (backend, true);
-        batch.translated.push(i as u16);
     } else if let Some(address) = bound(batch, i, context, BindingKind::ReplyFragment, ends) {
         let kind = TranslationKind::Reply;
-        batch.translations[i] = Translation::new(kind, true, (address, 0));
-        batch.translated.push(i as u16);
+        batch.translate(i, Translation::new(kind, true, (address, 0)), 0);
     } else if let Some(services) = services {
         refuse_other(batch, i, services);
     }
@@ -74,5 +72,5 @@ fn bound(
         return None;
     }
     let binding = context.bindings.find(&fragment_key(batch, i, context, kind, ends)?)?;
-    may_have_fragments(binding.idle_seconds(context.now_ms)).then_some(binding.address)
+    may_have_fragments(binding.idle_seconds(context.now_ms)).then_some(binding.to.address)
 }

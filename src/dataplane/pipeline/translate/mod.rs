@@ -5,6 +5,7 @@
 //! quotes the packet as its sender sent it. [`finish_translations`] writes the addresses into the frames that leave.
 
 mod bind;
+mod collision;
 mod destination;
 mod finish;
 mod forward;
@@ -17,6 +18,7 @@ mod remember;
 mod reply;
 mod tuple;
 
+pub(super) use self::collision::{has_moved_flow, move_source};
 pub(super) use self::finish::{finish_translations, restore_destinations};
 pub(in crate::dataplane) use self::forward::Translator;
 pub(super) use self::forward::translate;

@@ -1,17 +1,18 @@
 //! The backend of a new flow.
 
-use super::bind::is_by_way_of;
+use super::collision::{is_taken, other_source};
 use super::destination::{refuse, refuse_other, set_destination};
 use super::hairpin::turn_reply_back;
 use crate::dataplane::DropReason;
 use crate::dataplane::PortKind;
-use crate::dataplane::conntrack::{Key, QuotaClass};
+use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{
-    BackendsFor, BindingKey, BindingKind, Choice, Pick, PlaceId, ServiceFib, ServiceMatch, Source,
+    BackendsFor, BindingEnd, BindingKey, BindingKind, Choice, Pick, PlaceId, ServiceFib, ServiceMatch,
+    Source, SourceChoice,
 };
 use crate::net::address::Address;
 
@@ -63,7 +64,7 @@ pub(super) fn prefer_backend(
         }
         return None;
     };
-    let (_, _, hash) = flow_to(context, packet, &pick);
+    let hash = hash_to(context, packet, &pick);
     context.conntrack.prefetch_tags(hash);
     Some(Preferred { place: found.place, backends: found.backends, must_be_local, pick, hash })
 }
@@ -79,9 +80,10 @@ pub(super) fn take_backend(
 ) {
     let (packet, backends) = (&batch.packets[i], preferred.backends);
     match usable(context, packet, services, preferred) {
-        Ok(pick) => {
+        Ok((pick, source)) => {
             let choice = Choice { place: preferred.place, backends, index: pick.index as u16 };
-            set_destination(batch, i, context, (pick.address, pick.port), false, Source::Choice(choice));
+            let to = BindingEnd { source, ..BindingEnd::new(pick.address, pick.port) };
+            set_destination(batch, i, context, &to, false, Source::Choice(choice));
         }
         Err(DropReason::ServiceNoBackend) => refuse(batch, i, DropReason::ServiceNoBackend),
         Err(reason) => batch.drop(i, reason),
@@ -107,7 +109,8 @@ fn preferred(
         // and none early.
         kept.idle_seconds(context.now_ms).saturating_sub(1) * 1024 < u64::from(seconds) * 1000
     });
-    let kept = kept.and_then(|kept| found.entry.find(found.backends, packet.is_v4, kept.address, kept.port));
+    let kept =
+        kept.and_then(|kept| found.entry.find(found.backends, packet.is_v4, kept.to.address, kept.to.port));
     kept.filter(|kept| !must_be_local || is_local(context, kept, found.backends))
         .or_else(|| pick(client.hash))
 }
@@ -124,15 +127,15 @@ pub(super) fn affinity_key(
     BindingKey { kind: BindingKind::Affinity, key, from_low, hash: context.conntrack.hash(&key) }
 }
 
-/// The first backend from the preferred one on that the flow can have: it is no virtual address, it is local where it must be,
-/// and no other Service has the client's port bound to it.
+/// The first backend from the preferred one on that the flow can have, and the source port of the flow to it. The backend is no
+/// virtual address, and local where it must be.
 #[inline]
 fn usable(
     context: &Context<'_>,
     packet: &Packet,
     services: &ServiceFib,
     preferred: &Preferred,
-) -> Result<Pick, DropReason> {
+) -> Result<(Pick, SourceChoice), DropReason> {
     let entry = services.entry(preferred.place);
     let Preferred { backends, must_be_local, mut pick, mut hash, .. } = *preferred;
     let tries = entry.count(backends, packet.is_v4, must_be_local).min(TRIES);
@@ -140,15 +143,16 @@ fn usable(
     for _ in 0..tries {
         if must_be_local && !is_local(context, &pick, backends) {
             reason = DropReason::ServiceRemote;
-        } else if is_taken(context, packet, &pick, hash) {
-            reason = DropReason::ServiceCollision;
         } else if !(must_be_local && pick.address == packet.src || services.is_cluster_address(pick.address))
         {
-            return Ok(pick);
+            match free_source(context, packet, &pick, hash) {
+                Some(source) => return Ok((pick, source)),
+                None => reason = DropReason::ServiceCollision,
+            }
         }
         // Pods alone get their own packets back.
         let Some(next) = entry.next(backends, packet.is_v4, must_be_local, &pick) else { break };
-        (pick, hash) = (next, flow_to(context, packet, &next).2);
+        (pick, hash) = (next, hash_to(context, packet, &next));
     }
     Err(reason)
 }
@@ -169,26 +173,20 @@ fn is_local(context: &Context<'_>, pick: &Pick, backends: BackendsFor) -> bool {
     }
 }
 
-/// Key of the flow of a packet to a backend, whether the client is its lower end, and the key's hash.
+/// Hash of the key of the flow of a packet to a backend.
 #[inline]
-fn flow_to(context: &Context<'_>, packet: &Packet, pick: &Pick) -> (Key, bool, u64) {
-    let (key, from_low) = Key::of(&Packet { dst: pick.address, dst_port: pick.port, ..*packet });
-    (key, from_low, context.conntrack.hash(&key))
+fn hash_to(context: &Context<'_>, packet: &Packet, pick: &Pick) -> u64 {
+    let (key, _) = Key::of(&Packet { dst: pick.address, dst_port: pick.port, ..*packet });
+    context.conntrack.hash(&key)
 }
 
-/// Whether the client's port has a flow to this backend other than by way of the packet's virtual address, which the packet
-/// does not follow. `hash` is that of the flow's key.
+/// Source port from which a packet's flow can go to a backend: the client's own, unless a flow by way of another front end has
+/// it. `hash` is that of the flow's key with the client's own port.
 #[inline]
-fn is_taken(context: &Context<'_>, packet: &Packet, pick: &Pick, hash: u64) -> bool {
-    context.conntrack.may_have(hash) && has_other_flow(context, packet, pick)
-}
-
-#[inline(never)]
-fn has_other_flow(context: &Context<'_>, packet: &Packet, pick: &Pick) -> bool {
-    let (key, from_low, hash) = flow_to(context, packet, pick);
-    context.conntrack.look_up(&key, hash).is_some_and(|slot| {
-        let has_ended = || context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
-        let is_same = is_by_way_of(context, slot, from_low, (packet.dst, packet.dst_port));
-        !(is_same || packet.opens_connection() && has_ended())
-    })
+fn free_source(context: &Context<'_>, packet: &Packet, pick: &Pick, hash: u64) -> Option<SourceChoice> {
+    if !context.conntrack.may_have(hash) {
+        return Some(SourceChoice::OWN);
+    }
+    let to = BindingEnd::new(pick.address, pick.port);
+    if is_taken(context, packet, &to) { other_source(context, packet, &to) } else { Some(SourceChoice::OWN) }
 }

@@ -8,7 +8,7 @@ use crate::dataplane::conntrack::{PacketFlow, Slot};
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{Choice, Source, TranslationKind};
+use crate::dataplane::service::{BindingEnd, Choice, Source, SourceChoice, TranslationKind};
 
 /// Bindings whose memory is loaded ahead.
 const AHEAD: usize = 4;
@@ -51,18 +51,20 @@ pub(in crate::dataplane::pipeline) fn remember(
         return;
     }
     let owner = batch.in_ports[i];
-    let backend = (packet.dst, packet.dst_port);
+    let backend = BindingEnd::new(packet.dst, packet.dst_port);
     let virtual_end = (translation.address, translation.port);
-    let forward = forward_key(context, packet, virtual_end);
+    let client_port = batch.client_port(i);
+    let source = SourceChoice::of(client_port, packet.src_port).unwrap_or_default();
+    let forward = forward_key(context, packet, client_port, virtual_end);
     // Without a binding a change of the backends would move the flow.
-    if !bind(context, &forward, backend, owner) && is_new {
+    if !bind(context, &forward, BindingEnd { source, ..backend }, owner) && is_new {
         return batch.drop(i, DropReason::TableFull);
     }
     let Some(services) = context.snapshot.services().filter(|_| is_new) else { return };
     let choose = || {
         let is_outside = is_outside(batch, i, context);
         let found = services.find(virtual_end.0, packet.protocol, virtual_end.1, is_outside)?;
-        let pick = found.entry.find(found.backends, packet.is_v4, backend.0, backend.1)?;
+        let pick = found.entry.find(found.backends, packet.is_v4, backend.address, backend.port)?;
         Some(Choice { place: found.place, backends: found.backends, index: pick.index as u16 })
     };
     let choice = if let Source::Choice(choice) = translation.source { Some(choice) } else { choose() };
@@ -85,6 +87,10 @@ pub(in crate::dataplane::pipeline) fn cache_hop(
     slot: Slot,
 ) {
     let Source::Binding(place) = batch.translations[i].source else { return };
+    if batch.client_ports[i] != 0 {
+        // Who takes a cached hop writes one end alone.
+        return;
+    }
     let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
     if let Some(hop) = flow_word.plain_hop_translated() {
         context.conntrack.note_binding(slot, place.slot);

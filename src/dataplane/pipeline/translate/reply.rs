@@ -1,8 +1,9 @@
 //! Packets of known flows against the translation of these.
 
 use super::bind::forward_key;
+use super::collision::may_move;
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{FlowWord, PacketFlow, QuotaClass, Side, Slot};
+use crate::dataplane::conntrack::{FlowWord, FrontEnd, PacketFlow, QuotaClass, Side, Slot};
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
@@ -15,13 +16,15 @@ pub(in crate::dataplane::pipeline) enum FlowMatch {
     Same,
     /// The flow has ended, and the packet opens another one under the same key, with another translation.
     Ended,
+    /// It does not. It is of a flow with another source port.
+    Collides,
     /// The packet is dropped.
     Dropped,
 }
 
 /// Compares packet `i` with the flow of its key, in `slot`, and marks replies and ICMP errors of a translated flow for
-/// translation. A client may reach a backend by its own address and by a virtual one from the same port: these are two flows
-/// with one key, of which the first one has it.
+/// translation. A client may reach a backend by its own address and by a virtual one from the same port: these would be two
+/// flows with one key, of which the first one has it.
 #[inline]
 pub(in crate::dataplane::pipeline) fn match_known_flow(
     batch: &mut Batch,
@@ -70,10 +73,13 @@ fn match_translated(
         return FlowMatch::Ended;
     }
     if packet.translated {
-        // The next packet takes another backend.
+        // The packet, or the next one, takes another source port.
         let translation = batch.translations[i];
-        let key = forward_key(context, packet, (translation.address, translation.port));
-        context.bindings.remove(&key);
+        let end = (translation.address, translation.port);
+        context.bindings.remove(&forward_key(context, packet, batch.client_port(i), end));
+    }
+    if may_move(batch, i) {
+        return FlowMatch::Collides;
     }
     batch.drop(i, DropReason::ServiceCollision);
     FlowMatch::Dropped
@@ -82,8 +88,7 @@ fn match_translated(
 /// Whether the flow in `slot` is by way of the virtual address of a client's packet: another Service may have the same
 /// backend.
 fn has_virtual_end(batch: &Batch, i: usize, context: &Context<'_>, slot: Slot) -> bool {
-    let translation = &batch.translations[i];
-    translation.is_bound || context.conntrack.virtual_end(slot) == (translation.address, translation.port)
+    batch.translations[i].is_bound || batch.virtual_end(i) == Some(context.conntrack.virtual_end(slot))
 }
 
 /// Marks a packet of a translated flow that does not change the flow: a client's, if its binding was checked in this second,
@@ -109,9 +114,8 @@ pub(in crate::dataplane::pipeline) fn translate_plain(
 /// Marks a reply of the flow in `slot` for translation to the flow's virtual address.
 #[inline(always)]
 fn mark_reply(batch: &mut Batch, i: usize, context: &Context<'_>, slot: Slot) {
-    let virtual_end = context.conntrack.virtual_end(slot);
-    batch.translations[i] = Translation::new(TranslationKind::Reply, true, virtual_end);
-    batch.translated.push(i as u16);
+    let FrontEnd { address, port, client_port } = context.conntrack.virtual_end(slot);
+    batch.translate(i, Translation::new(TranslationKind::Reply, true, (address, port)), client_port);
 }
 
 /// Marks an ICMP error about a packet of a translated flow.
@@ -139,12 +143,11 @@ fn match_error(
         // About a reply: the stage `translate` has found the binding, or the reporter knows the backend.
         return FlowMatch::Same;
     }
-    let virtual_end = context.conntrack.virtual_end(slot);
+    let FrontEnd { address, port, client_port } = context.conntrack.virtual_end(slot);
     let backend = if flow.from_low { flow.key.high() } else { flow.key.low() };
     let is_from_backend = packet.src == backend;
     let kind = TranslationKind::ErrorToClient;
-    batch.translations[i] = Translation::new(kind, is_from_backend, virtual_end);
-    batch.translated.push(i as u16);
+    batch.translate(i, Translation::new(kind, is_from_backend, (address, port)), client_port);
     FlowMatch::Same
 }
 
@@ -152,5 +155,6 @@ fn match_error(
 pub(in crate::dataplane::pipeline) fn translate_quoted(packet: &Packet, quoted: &mut Packet) {
     if packet.translated {
         (quoted.src, quoted.src_port) = (packet.dst, packet.dst_port);
+        quoted.dst_port = packet.src_port;
     }
 }

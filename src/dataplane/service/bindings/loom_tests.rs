@@ -17,7 +17,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use self::parts::AtomicU16;
-use self::slot::{Addresses, Binding, BindingKey, BindingKind, Content, Slot};
+use self::slot::{Addresses, Binding, BindingEnd, BindingKey, BindingKind, Content, Slot};
 use crate::dataplane::conntrack::Key;
 use crate::ids::Generation;
 
@@ -54,7 +54,7 @@ impl Place {
     fn write(&self, number: u64, to: u16, revision: u16) -> bool {
         let half = u64::from(to);
         let address = u128::from(half) << 64 | u128::from(half);
-        let content = Content { key: key(number), address, port: to };
+        let content = Content { key: key(number), to: BindingEnd::new(address, to) };
         self.slot.write(&self.addresses, &content, 0, revision, half, &self.tag)
     }
 
@@ -70,9 +70,9 @@ impl Place {
     /// End that the binding of a key leads to. It is a whole one.
     fn find(&self, number: u64) -> Option<u16> {
         self.read(number).map(|found| {
-            let half = u128::from(found.port);
-            assert_eq!(found.address, half << 64 | half);
-            found.port
+            let half = u128::from(found.to.port);
+            assert_eq!(found.to.address, half << 64 | half);
+            found.to.port
         })
     }
 
@@ -175,8 +175,8 @@ fn a_refresh_is_of_the_binding_that_was_read() {
         let written = place.write(1, 2, WRITTEN);
         reader.join().unwrap();
         let found = place.read(1).unwrap();
-        let is_whole = found.address == u128::from(found.port) << 64 | u128::from(found.port);
-        assert!(is_whole && found.port == if written { 2 } else { 1 });
+        let is_whole = found.to.address == u128::from(found.to.port) << 64 | u128::from(found.to.port);
+        assert!(is_whole && found.to.port == if written { 2 } else { 1 });
         // A writer that a refresh has kept from the slot writes nothing. A refresh of the binding before has no effect on
         // the one after, though one that has read the later one may be of it.
         assert!(written || found.is_of(CHECKED, 0));
@@ -197,7 +197,7 @@ fn a_refresh_of_the_binding_before_leaves_the_one_after_alone() {
         reader.join().unwrap();
         let found = place.read(1).unwrap();
         assert!(found.is_of(if written { 5 } else { 9 }, 0), "{written}");
-        assert_eq!(found.port, if written { 2 } else { 1 });
+        assert_eq!(found.to.port, if written { 2 } else { 1 });
     });
 }
 

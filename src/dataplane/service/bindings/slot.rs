@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::cached_hop::CachedHop;
 use super::parts::{AtomicU16, AtomicU64, SequenceLock};
 use crate::dataplane::conntrack::Key;
+use crate::dataplane::service::SourceChoice;
 use crate::ids::PortId;
 use crate::net::address::Address;
 
@@ -56,13 +57,22 @@ impl From<&BindingKey> for BindingLookup {
     }
 }
 
-/// A binding that a lookup has found.
+/// End that takes the place of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Binding {
-    /// Address of the end that takes the place of another one.
+pub(crate) struct BindingEnd {
+    /// Its address.
     pub address: Address,
     /// Its port.
     pub port: u16,
+    /// Source port of the packets to it.
+    pub source: SourceChoice,
+}
+
+/// A binding that a lookup has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// End that takes the place of another one.
+    pub to: BindingEnd,
     pub(super) slot: usize,
     pub(super) meta: u64,
 }
@@ -77,13 +87,13 @@ pub(crate) struct Held {
     /// Whether the client, or the sender of a fragment, is the lower end.
     pub from_low: bool,
     /// End that takes the place of another one.
-    pub to: (Address, u16),
+    pub to: BindingEnd,
     /// Seconds of 1,024 ms since the binding was used.
     pub idle_seconds: u64,
     pub(super) owner: u64,
 }
 
-/// One slot: the check of the key and its last word, with the port, kind and direction in unused bits; the address; the cached
+/// One slot: the check of the key and its last word, with the port, the source port, kind and direction in unused bits; the address; the cached
 /// hop; and the word of version, time, revision and owner. The packets of flows whose hop is cached read no other memory.
 #[derive(Default)]
 #[repr(C, align(64))]
@@ -105,10 +115,8 @@ pub(in super::super) struct Addresses([AtomicU64; 4]);
 pub(super) struct Content {
     /// Key of the binding.
     pub key: BindingKey,
-    /// Address of the end that takes the place of another one.
-    pub address: Address,
-    /// Its port.
-    pub port: u16,
+    /// End that takes the place of another one.
+    pub to: BindingEnd,
 }
 
 /// Bits of the key's last word: ports and protocol, and the family at bit 62.
@@ -117,8 +125,11 @@ const PORT_SHIFT: u32 = 40;
 const KIND_SHIFT: u32 = 56;
 const KIND: u64 = 7;
 const FROM_LOW: u64 = 1 << 59;
-/// Bits of the last word that identify a binding: all but the port.
-const IDENTITY: u64 = !(0xffff << PORT_SHIFT);
+/// Two low bits of the number of the source port, and its high one.
+const SOURCE_SHIFT: u32 = 60;
+const SOURCE_HIGH: u64 = 1 << 63;
+/// Bits of the last word that identify a binding: all but the port and the source port.
+const IDENTITY: u64 = !(0xffff << PORT_SHIFT | 3 << SOURCE_SHIFT | SOURCE_HIGH);
 
 /// Bits of the version of a slot, the low ones of its meta word.
 const VERSION_BITS: u32 = 16;
@@ -191,6 +202,13 @@ impl BindingKind {
     ];
 }
 
+impl BindingEnd {
+    /// An end to which packets go from the client's own port.
+    pub(crate) fn new(address: Address, port: u16) -> BindingEnd {
+        BindingEnd { address, port, source: SourceChoice::OWN }
+    }
+}
+
 impl Held {
     /// The owner of a binding that a port makes, as the slot has it.
     pub(super) fn owner_of(port: PortId) -> u64 {
@@ -256,16 +274,17 @@ impl Slot {
         word: u64,
         is_its: impl FnOnce() -> bool,
     ) -> Option<Binding> {
-        let (meta, (address, port)) = self.meta.read(|| {
+        let (meta, to) = self.meta.read(|| {
             let last = self.last.load(Ordering::Relaxed);
             let differences = (last & IDENTITY ^ word) | (self.check.load(Ordering::Relaxed) ^ check);
             if differences != 0 || !is_its() {
                 return None;
             }
             let [high, low] = self.address.each_ref().map(|half| u128::from(half.load(Ordering::Relaxed)));
-            Some((high << 64 | low, (last >> PORT_SHIFT) as u16))
+            let address = high << 64 | low;
+            Some(BindingEnd { address, port: (last >> PORT_SHIFT) as u16, source: source_of(last) })
         })?;
-        Some(Binding { address, port, slot, meta })
+        Some(Binding { to, slot, meta })
     }
 
     /// The binding of the slot, whatever its key.
@@ -280,7 +299,7 @@ impl Slot {
             kind,
             key,
             from_low: last & FROM_LOW != 0,
-            to: (binding.address, binding.port),
+            to: binding.to,
             idle_seconds: binding.idle_seconds(now_ms),
             owner: binding.meta >> OWNER_SHIFT,
         })
@@ -290,7 +309,7 @@ impl Slot {
     pub(super) fn write(
         &self,
         addresses: &Addresses,
-        Content { key, address, port }: &Content,
+        Content { key, to }: &Content,
         now_ms: u32,
         revision: u16,
         owner: u64,
@@ -298,9 +317,10 @@ impl Slot {
     ) -> bool {
         self.meta.write(payload(now_ms, revision, owner), || {
             self.check.store(key.check(), Ordering::Relaxed);
-            self.last.store(key.word() | u64::from(*port) << PORT_SHIFT, Ordering::Relaxed);
-            self.address[0].store((address >> 64) as u64, Ordering::Relaxed);
-            self.address[1].store(*address as u64, Ordering::Relaxed);
+            let last = key.word() | u64::from(to.port) << PORT_SHIFT | source_bits(to.source);
+            self.last.store(last, Ordering::Relaxed);
+            self.address[0].store((to.address >> 64) as u64, Ordering::Relaxed);
+            self.address[1].store(to.address as u64, Ordering::Relaxed);
             if !key.key.is_v4() {
                 let words = addresses.0.iter().zip(key.key.words());
                 words.for_each(|(place, word)| place.store(word, Ordering::Relaxed));
@@ -343,6 +363,17 @@ impl BindingKey {
     pub(super) fn tag(&self) -> u16 {
         tag_of(self.check(), self.word())
     }
+}
+
+/// Bits of the last word that have a source port.
+fn source_bits(source: SourceChoice) -> u64 {
+    let bits = source.bits();
+    (bits & 3) << SOURCE_SHIFT | (bits >> 2 & 1) << SOURCE_HIGH.trailing_zeros()
+}
+
+#[inline(always)]
+fn source_of(last: u64) -> SourceChoice {
+    SourceChoice::from_bits(last >> SOURCE_SHIFT & 3 | last >> SOURCE_HIGH.trailing_zeros() << 2)
 }
 
 #[inline]

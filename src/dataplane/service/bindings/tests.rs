@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::conntrack::Key;
+use crate::dataplane::service::SourceChoice;
 use crate::mem::SequenceLock;
-use crate::net::address::from_v4;
+use crate::net::address::{Address, from_v4};
 
 /// Key of a client's port and a virtual address, over IPv4 or IPv6, in set `set`.
 fn key(kind: BindingKind, number: u64, set: u64) -> BindingKey {
@@ -23,7 +24,8 @@ fn key(kind: BindingKind, number: u64, set: u64) -> BindingKey {
 const OWNER: PortId = PortId(3);
 
 /// Binds a key for a flow whose set has room.
-fn bind(bindings: &Bindings, key: &BindingKey, to: (Address, u16), now_ms: u32, revision: u16) {
+fn bind(bindings: &Bindings, key: &BindingKey, (address, port): (Address, u16), now_ms: u32, revision: u16) {
+    let to = BindingEnd::new(address, port);
     assert!(bindings.bind(key, to, OWNER, now_ms, revision, |_| QuotaClass::Unassured));
 }
 
@@ -35,13 +37,16 @@ fn a_binding_is_found_by_its_kind_and_direction_until_it_is_removed() {
         bind(&bindings, &forward, (7, 8080), 5000, 9);
         let found = bindings.find(&forward).unwrap();
         assert_eq!(
-            (found.address, found.port, found.is_of(9, 5000), found.is_of(8, 5000)),
+            (found.to.address, found.to.port, found.is_of(9, 5000), found.is_of(8, 5000)),
             (7, 8080, true, false)
         );
         assert_eq!(bindings.find(&BindingKey { kind: BindingKind::Hairpin, ..forward }), None);
         assert_eq!(bindings.find(&BindingKey { from_low: !forward.from_low, ..forward }), None);
         bind(&bindings, &forward, (u128::MAX, 1), 5000, 9);
-        assert_eq!(bindings.find(&forward).map(|found| (found.address, found.port)), Some((u128::MAX, 1)));
+        assert_eq!(
+            bindings.find(&forward).map(|found| (found.to.address, found.to.port)),
+            Some((u128::MAX, 1))
+        );
         bindings.remove(&forward);
         assert_eq!(bindings.find(&forward), None);
     }
@@ -60,11 +65,14 @@ fn keys_of_other_addresses_with_the_same_hash_and_ports_have_their_own_bindings(
             bind(&bindings, key, (to, 1), 0, 0);
         }
         assert_eq!(
-            keys.map(|key| bindings.find(&key).map(|found| found.address)),
+            keys.map(|key| bindings.find(&key).map(|found| found.to.address)),
             [Some(1), Some(2), Some(3)]
         );
         bindings.remove(&keys[1]);
-        assert_eq!(keys.map(|key| bindings.find(&key).map(|found| found.address)), [Some(1), None, Some(3)]);
+        assert_eq!(
+            keys.map(|key| bindings.find(&key).map(|found| found.to.address)),
+            [Some(1), None, Some(3)]
+        );
     }
 }
 
@@ -92,8 +100,8 @@ fn fill(
 ) -> Vec<u64> {
     let has_slot = |number: &u64| {
         let key = key(BindingKind::Forward, *number, 1);
-        bindings.bind(&key, ((*number).into(), 1), owner, *number as u32 * 1024, 0, |held| {
-            class_of(held.to.0 as u64)
+        bindings.bind(&key, BindingEnd::new((*number).into(), 1), owner, *number as u32 * 1024, 0, |held| {
+            class_of(held.to.address as u64)
         })
     };
     numbers.filter(has_slot).collect()
@@ -113,7 +121,7 @@ fn ports_without_end_take_no_slot_from_one_with_fewer_bindings() {
         fill(&bindings, first + 50..first + 100, PortId(4), |_| QuotaClass::Unassured);
     }
     assert_eq!(found(&bindings, 0..2), [0, 1]);
-    assert_eq!(found(&bindings, 2..2000).len(), WAYS - 2);
+    assert_eq!(found(&bindings, 2..2000).len(), 2 * WAYS - 2);
 }
 
 #[test]
@@ -124,14 +132,61 @@ fn an_assured_flow_keeps_its_binding_even_from_its_own_port() {
     fill(&bindings, 100..200, PortId(1), class);
     fill(&bindings, 200..300, PortId(2), class);
     assert_eq!(found(&bindings, 0..100), [0, 1, 2, 3]);
-    // A set of assured flows has no slot for another.
+    // Two sets of assured flows have no slot for another.
     let bindings = Bindings::new(1, false).unwrap();
-    assert_eq!(fill(&bindings, 0..100, PortId(1), |_| QuotaClass::Assured), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let all: Vec<u64> = (0..2 * WAYS as u64).collect();
+    assert_eq!(fill(&bindings, 0..100, PortId(1), |_| QuotaClass::Assured), all);
     assert!(fill(&bindings, 100..110, PortId(2), |_| QuotaClass::Assured).is_empty());
     // Flows that have ended give theirs.
     let class = |number| if number == 5 { QuotaClass::Ended } else { QuotaClass::Assured };
     assert_eq!(fill(&bindings, 200..210, PortId(2), class), [200]);
-    assert_eq!(found(&bindings, 0..100), [0, 1, 2, 3, 4, 6, 7]);
+    assert_eq!(found(&bindings, 0..100), all.into_iter().filter(|number| *number != 5).collect::<Vec<_>>());
+}
+
+/// Key with a hash that spreads over the sets.
+fn spread(number: u64) -> BindingKey {
+    let key = key(BindingKind::Forward, number, 0);
+    BindingKey { hash: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number << 20, ..key }
+}
+
+#[test]
+fn beside_pods_that_use_up_their_quota_every_flow_has_a_binding() {
+    const OTHERS: PortId = PortId(0);
+    for (flows, hostile) in [(1000, 1), (1 << 14, 2), (1 << 14, 10), (1 << 14, 250), (1 << 20, 10)] {
+        let bindings = Bindings::new(flows, false).unwrap();
+        // Conntrack assures three quarters of its flows at most.
+        let (assured, all) = (flows as u64 * 3 / 4, flows as u64);
+        let class_of = |held: &Held| {
+            let is_assured = held.to.address < u128::from(assured) || held.to.address >= u128::from(2 * all);
+            if is_assured { QuotaClass::Assured } else { QuotaClass::Unassured }
+        };
+        let bind = |number: u64, owner: PortId| {
+            bindings.bind(&spread(number), BindingEnd::new(number.into(), 1), owner, 0, 0, class_of)
+        };
+        let hostile = |number: u64| PortId(1 + (number % hostile) as u16);
+        assert!((0..assured).all(|number| bind(number, hostile(number))), "{flows} flows");
+        // Flows that nobody answers fill the rest.
+        let flood =
+            |numbers: std::ops::Range<u64>| numbers.filter(|number| bind(*number, hostile(*number))).count();
+        assert!(flood(assured..2 * all) > 0);
+        let own = 2 * all..2 * all + 300;
+        assert!(own.clone().all(|number| bind(number, OTHERS)), "{flows} flows");
+        flood(2 * all + 300..3 * all);
+        let is_found = |number: u64| bindings.find(&spread(number)).is_some();
+        assert!((0..assured).chain(own).all(is_found), "{flows} flows");
+    }
+}
+
+#[test]
+fn a_binding_keeps_its_source_port() {
+    let bindings = Bindings::new(1, false).unwrap();
+    let key = key(BindingKind::Forward, 1, 1);
+    for source in SourceChoice::others() {
+        let to = BindingEnd { source, ..BindingEnd::new(7, u16::MAX) };
+        assert!(bindings.bind(&key, to, OWNER, 0, 0, |_| QuotaClass::Unassured));
+        assert_eq!(bindings.find(&key).map(|found| found.to), Some(to));
+        assert_eq!(bindings.find_preferred(&key).map(|found| found.to), Some(to));
+    }
 }
 
 #[test]
@@ -160,8 +215,8 @@ fn a_slot_that_was_left_half_written_is_empty_afterwards() {
     bind(&bindings, &torn, (3, 3), 0, 0);
     let bindings = Bindings::of(bindings.slots, bindings.addresses);
     assert!(bindings.awaits_services(5));
-    assert_eq!(bindings.find(&whole).map(|found| found.port), Some(1));
-    assert_eq!(bindings.find(&torn).map(|found| found.port), Some(3), "it has taken another slot");
+    assert_eq!(bindings.find(&whole).map(|found| found.to.port), Some(1));
+    assert_eq!(bindings.find(&torn).map(|found| found.to.port), Some(3), "it has taken another slot");
 }
 
 #[test]
@@ -197,7 +252,7 @@ fn readers_never_see_half_of_a_binding() {
         while written.load(Ordering::Acquire) < 19_999 {
             for (number, key) in keys.iter().enumerate() {
                 if let Some(found) = bindings.find(key) {
-                    assert_eq!((found.address, found.port), (number as u128, number as u16));
+                    assert_eq!((found.to.address, found.to.port), (number as u128, number as u16));
                 }
             }
         }
@@ -227,7 +282,7 @@ proptest! {
             for (&(number, set), address) in &model {
                 let key = self::key(BindingKind::Forward, number, set << 20 | set);
                 if let Some(found) = bindings.find(&key) {
-                    prop_assert_eq!((found.address, found.port), (*address, number as u16));
+                    prop_assert_eq!((found.to.address, found.to.port), (*address, number as u16));
                 }
             }
             prop_assert_eq!(bindings.find(&key).is_some(), model.contains_key(&(number, set)));
