@@ -20,6 +20,9 @@ pub(crate) enum TranslationKind {
     ErrorToBackend,
     /// A packet of a pod to itself: the source becomes another one.
     Hairpin,
+    /// An ICMP error of a pod about such a packet, to itself: the source becomes another one, and the quoted packet that which
+    /// the pod has sent.
+    ErrorToItself,
 }
 
 /// Translation of one packet.

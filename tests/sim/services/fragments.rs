@@ -28,7 +28,7 @@ fn finish_header(frame: &mut [u8]) {
 }
 
 /// Cuts a frame into two fragments, the first one with `first` bytes behind the IP header.
-fn cut(frame: &[u8], family: usize, first: usize) -> [Vec<u8>; 2] {
+pub(super) fn cut(frame: &[u8], family: usize, first: usize) -> [Vec<u8>; 2] {
     let start = headers(family);
     [(0, &frame[start..start + first], true), (first, &frame[start + first..], false)].map(
         |(offset, part, more)| {
@@ -57,7 +57,7 @@ fn large(spec: &Spec) -> Spec {
     Spec { payload: (0..200).collect(), ..spec.clone() }
 }
 
-fn send(rig: &mut Rig, from: PortId, fragments: &[Vec<u8>]) -> Vec<(PortId, Vec<u8>)> {
+pub(super) fn send(rig: &mut Rig, from: PortId, fragments: &[Vec<u8>]) -> Vec<(PortId, Vec<u8>)> {
     fragments.iter().flat_map(|fragment| rig.send_on(0, from, std::slice::from_ref(fragment))).collect()
 }
 

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use palisade::dataplane::DropReason;
 use palisade::net::flow::Protocol;
 
+use super::errors::error;
 use super::fixture::{
     SERVICE, TARGET, becomes, exchange, external_address, packet, port, seen_by_client, services_at,
-    transport, virtual_address,
+    transport, virtual_address, with_backends,
 };
-use crate::frames::Transport;
-use crate::rig::assertions::{B, CLIENT};
-use crate::rig::{HOST, Rig, Setting, UPLINK, ip, node_address, pod_address};
+use super::fragments::{cut, send};
+use crate::frames::{Spec, Transport};
+use crate::rig::assertions::{A, B, CLIENT, is_dropped};
+use crate::rig::{HOST, Rig, Setting, UPLINK, addressed, forwarded, ip, node_address, pod_address};
 
 /// Lets pod 1 send one packet to the Service that it backs alone.
 fn reach_itself(rig: &mut Rig, family: usize) {
@@ -69,4 +72,60 @@ fn replies_reach_every_client_though_the_filter_lets_some_by_chance_pass() {
         becomes(&mut rig, B, &sent, UPLINK, &seen);
     }
     exchange(&mut rig, Protocol::UDP, 1, [0, 1], CLIENT);
+}
+
+/// Packet `step` of pod 1 to its own Service as it sends it, and as it gets it back.
+fn to_itself(family: usize, step: usize, payload: &[u8]) -> [Spec; 2] {
+    let (own, service) = (pod_address(1)[family], virtual_address()[family]);
+    let [sent, seen] =
+        if step == 1 { [[TARGET, CLIENT], [SERVICE, CLIENT]] } else { [[CLIENT, SERVICE], [CLIENT, TARGET]] };
+    [(own, service, sent), (service, own, seen)].map(|(src, dst, ports)| Spec {
+        payload: payload.to_vec(),
+        ..packet(src, dst, Transport::Udp { ports })
+    })
+}
+
+#[test]
+fn a_pod_gets_fragments_of_its_own_datagrams_back() {
+    let payload: Vec<u8> = (0..200).collect();
+    for family in [0, 1] {
+        for workers in [1, 2] {
+            let mut rig = Rig::new(workers, &with_backends(&Setting::open(), &[1]));
+            for step in [0, 1, 2] {
+                let [sent, seen] = to_itself(family, step, &payload);
+                let out = send(&mut rig, B, &cut(&addressed(B, &sent).bytes(), family, 64));
+                let expected = cut(&forwarded(B, &seen), family, 64).map(|fragment| (B, fragment));
+                assert_eq!(out, expected, "step {step}");
+            }
+            rig.check();
+        }
+    }
+}
+
+#[test]
+fn errors_of_a_pod_about_its_own_packets_quote_what_it_has_sent() {
+    for family in [0, 1] {
+        for bytes in [[28, 48][family], usize::MAX] {
+            let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+            let [exchanges @ .., _] = [0, 1, 2].map(|step| to_itself(family, step, b"some data"));
+            for [sent, seen] in &exchanges {
+                becomes(&mut rig, B, sent, B, seen);
+            }
+            let (own, service) = (pod_address(1)[family], virtual_address()[family]);
+            for [sent, seen] in &exchanges {
+                // Each end reports about the packet that it has got, to the Service; the other end gets the report from there.
+                becomes(&mut rig, B, &error(own, seen, bytes), B, &error(service, sent, bytes));
+            }
+            // A pod reports nothing in the name of another one, and about no packet that was not sent.
+            let [_, seen] = to_itself(family, 0, b"some data");
+            is_dropped(
+                &mut rig,
+                A,
+                &error(pod_address(0)[family], &seen, bytes),
+                DropReason::ServiceNoBackend,
+            );
+            let other = packet(service, own, Transport::Udp { ports: [CLIENT + 1, TARGET] });
+            is_dropped(&mut rig, B, &error(own, &other, bytes), DropReason::ServiceNoBackend);
+        }
+    }
 }

@@ -82,7 +82,7 @@ fn finish_packet(batch: &mut Batch, i: usize, context: &Context<'_>, translation
             Ends { src: virtual_end, dst: client_port.map(|client_port| (packet.dst, port(client_port))) }
         }
         TranslationKind::Hairpin => Ends { src: virtual_end, dst: destination },
-        TranslationKind::ErrorToClient | TranslationKind::ErrorToBackend => {
+        TranslationKind::ErrorToClient | TranslationKind::ErrorToBackend | TranslationKind::ErrorToItself => {
             return finish_error(batch, i, context.umem, translation, client_port);
         }
     };
@@ -140,21 +140,29 @@ fn finish_error(
 ) {
     let packet = &batch.packets[i];
     let virtual_end = Some((translation.address, Some(translation.port)));
-    let (quoted, outer) = if translation.kind == TranslationKind::ErrorToClient {
-        // The backend itself may report; a router has an address of its own.
-        let outer = if translation.is_bound { Some((translation.address, None)) } else { None };
-        // The receiver of the error is the client, which has sent the quoted packet.
-        let client = client_port.map(|port| (packet.dst, Some(port)));
-        (Ends { src: client, dst: virtual_end }, Ends { src: outer, dst: None })
-    } else {
-        let backend = (packet.dst, Some(packet.dst_port));
-        let client = client_port.and_then(|_| {
-            let mut quoted = Packet::default();
-            let message = packet.transport(umem.data(&batch.frames[i]));
-            let is_quote = parse_quoted(message.get(icmp::HEADER_BYTES..)?, &mut quoted);
-            is_quote.then_some((quoted.dst, Some(packet.src_port)))
-        });
-        (Ends { src: Some(backend), dst: client }, Ends { src: None, dst: Some((packet.dst, None)) })
+    let (quoted, outer) = match translation.kind {
+        TranslationKind::ErrorToClient => {
+            // The receiver of the error is the client, which has sent the quoted packet.
+            let client = client_port.map(|port| (packet.dst, Some(port)));
+            // The backend itself may report; a router has an address of its own.
+            let outer = if translation.is_bound { Some((translation.address, None)) } else { None };
+            (Ends { src: client, dst: virtual_end }, Ends { src: outer, dst: None })
+        }
+        TranslationKind::ErrorToItself => {
+            let [own, service] = [packet.dst, translation.address].map(|address| Some((address, None)));
+            let sender = Some((packet.dst, Some(packet.src_port)));
+            (Ends { src: sender, dst: virtual_end }, Ends { src: service, dst: own })
+        }
+        _ => {
+            let backend = (packet.dst, Some(packet.dst_port));
+            let client = client_port.and_then(|_| {
+                let mut quoted = Packet::default();
+                let message = packet.transport(umem.data(&batch.frames[i]));
+                let is_quote = parse_quoted(message.get(icmp::HEADER_BYTES..)?, &mut quoted);
+                is_quote.then_some((quoted.dst, Some(packet.src_port)))
+            });
+            (Ends { src: Some(backend), dst: client }, Ends { src: None, dst: Some((packet.dst, None)) })
+        }
     };
     translate_quote(umem.data_mut(&mut batch.frames[i]), packet, quoted, outer);
 }

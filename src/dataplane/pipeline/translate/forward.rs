@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::bind::flow_of_binding;
 use super::destination::{follow, refuse_other};
-use super::hairpin::turn_reply_back;
+use super::hairpin::{turn_error_back, turn_reply_back};
 use super::pick::{Preferred, is_outside, prefer_backend, take_backend};
 use super::tuple::{End, replace_end};
 use crate::dataplane::conntrack::Key;
@@ -297,9 +297,15 @@ fn keeps_backend(packet: &Packet) -> bool {
 #[cold]
 #[inline(never)]
 fn translate_error(batch: &mut Batch, i: usize, context: &Context<'_>, services: &ServiceFib) {
-    let Some((quoted, to)) = quoted_binding(batch, i, context) else {
-        return refuse_other(batch, i, services);
-    };
+    let quoted = quoted_reply(batch, i, context);
+    if let Some(quoted) = &quoted
+        && context.bindings.has_hairpins()
+        && turn_error_back(batch, i, context, quoted)
+    {
+        return;
+    }
+    let found = quoted.and_then(|quoted| Some((quoted, binding_of_reply(context, &quoted)?)));
+    let Some((quoted, to)) = found else { return refuse_other(batch, i, services) };
     let client_port = if to.source == SourceChoice::OWN { 0 } else { quoted.dst_port };
     let packet = &mut batch.packets[i];
     let translation = Translation::new(TranslationKind::ErrorToBackend, true, (packet.dst, quoted.src_port));
@@ -309,8 +315,8 @@ fn translate_error(batch: &mut Batch, i: usize, context: &Context<'_>, services:
     batch.translate(i, translation, client_port);
 }
 
-/// The reply that an ICMP error quotes, and the backend that has sent it.
-fn quoted_binding(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Packet, BindingEnd)> {
+/// The packet from a virtual address that an ICMP error to this address quotes.
+fn quoted_reply(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Packet> {
     let packet = &batch.packets[i];
     let message = packet.transport(context.umem.data(&batch.frames[i]));
     let mut quoted = Packet::default();
@@ -318,12 +324,13 @@ fn quoted_binding(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Pac
         && packet.whole
         && quoted.src == packet.dst
         && quoted.protocol.has_ports();
-    if !is_about_reply {
-        return None;
-    }
-    let (key, from_virtual) = Key::of(&quoted);
+    is_about_reply.then_some(quoted)
+}
+
+/// The backend that has sent a reply.
+fn binding_of_reply(context: &Context<'_>, reply: &Packet) -> Option<BindingEnd> {
+    let (key, from_virtual) = Key::of(reply);
     let hash = context.conntrack.hash(&key);
     let key = BindingKey { kind: BindingKind::Forward, key, from_low: !from_virtual, hash };
-    let binding = context.bindings.find(&key)?;
-    Some((quoted, binding.to))
+    Some(context.bindings.find(&key)?.to)
 }

@@ -1,6 +1,7 @@
 //! Packets of a pod to itself, by way of a Service.
 
 use super::bind::{bind, forward_key, revision};
+use super::later_fragments::bind_fragments;
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::next_hop::Adjacency;
@@ -20,9 +21,6 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
     let (client, virtual_end) = ((packet.src, packet.src_port), (packet.dst, packet.dst_port));
     if !may_reach_itself(batch, i, context) {
         return batch.drop(i, DropReason::UnknownPod);
-    }
-    if !packet.whole {
-        return batch.drop(i, DropReason::ServiceNoBackend);
     }
     let forward = forward_key(context, packet, client.1, virtual_end);
     let is_new = context.bindings.find(&forward).is_none();
@@ -48,7 +46,7 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
     {
         found.entry.count_opened(found.backends, packet.is_v4, pick.index);
     }
-    send_to_itself(batch, i, context, (virtual_end.0, client.1), port);
+    send_to_itself(batch, i, context, port, TranslationKind::Hairpin, (virtual_end.0, client.1));
 }
 
 /// Sends the reply of a pod to itself back to it, from the virtual address of its Service. Returns false for any other packet.
@@ -57,12 +55,49 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
 pub(super) fn turn_reply_back(batch: &mut Batch, i: usize, context: &Context<'_>, key: &BindingKey) -> bool {
     let back = BindingKey { kind: BindingKind::Hairpin, from_low: !key.from_low, ..*key };
     let Some(binding) = context.bindings.find(&back) else { return false };
-    if !may_reach_itself(batch, i, context) || !batch.packets[i].whole {
+    if !may_reach_itself(batch, i, context) {
         return false;
     }
     context.bindings.refresh(&binding, context.now_ms, revision(context));
     let port = batch.packets[i].dst_port;
-    send_to_itself(batch, i, context, (binding.to.address, binding.to.port), port);
+    send_to_itself(batch, i, context, port, TranslationKind::Hairpin, (binding.to.address, binding.to.port));
+    true
+}
+
+/// Sends a later fragment of a pod to a Service back to it, as the first fragment of its datagram.
+#[cold]
+pub(super) fn turn_later_fragment_back(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    if !may_reach_itself(batch, i, context) {
+        return batch.drop(i, DropReason::UnknownPod);
+    }
+    let service = batch.packets[i].dst;
+    send_to_itself(batch, i, context, 0, TranslationKind::Hairpin, (service, 0));
+}
+
+/// Sends an ICMP error of a pod about a packet that it has got from itself, by a Service, back to it. Returns false for any
+/// other error.
+#[cold]
+pub(super) fn turn_error_back(batch: &mut Batch, i: usize, context: &Context<'_>, quoted: &Packet) -> bool {
+    let packet = &batch.packets[i];
+    if quoted.dst != packet.src || !may_reach_itself(batch, i, context) {
+        return false;
+    }
+    let (key, from_low) = Key::of(quoted);
+    let hash = context.conntrack.hash(&key);
+    let found = |kind, from_low| context.bindings.find(&BindingKey { kind, key, from_low, hash });
+    // The pod has sent the quoted packet from its client's port, or as a reply from its target port.
+    let [src_port, service_port] = if let Some(binding) = found(BindingKind::Hairpin, from_low) {
+        [quoted.src_port, binding.to.port]
+    } else if let Some(binding) = found(BindingKind::Forward, !from_low)
+        && binding.to.address == packet.src
+    {
+        [binding.to.port, quoted.dst_port]
+    } else {
+        return false;
+    };
+    let service = packet.dst;
+    batch.packets[i].src_port = src_port;
+    send_to_itself(batch, i, context, 0, TranslationKind::ErrorToItself, (service, service_port));
     true
 }
 
@@ -73,15 +108,20 @@ fn may_reach_itself(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
     })
 }
 
-/// Returns a packet to the port that it came from, with another source and with the pod's own address as destination. No
-/// later stage decides on it.
+/// Returns a packet to the port that it came from, with the pod's own address and `port` as destination, and another source.
+/// Later fragments of its datagram take the same way. No later stage decides on it.
 fn send_to_itself(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
-    (address, source_port): (Address, u16),
     port: u16,
+    kind: TranslationKind,
+    source: (Address, u16),
 ) {
+    if batch.packets[i].first_fragment {
+        let ends = [batch.packets[i].src, batch.packets[i].dst];
+        bind_fragments(batch, i, context, BindingKind::Fragment, ends, ends[0]);
+    }
     let packet = &mut batch.packets[i];
     let adjacency = context.snapshot.hop_number(packet.src).and_then(|hop| context.snapshot.adjacency(hop));
     let Some(adjacency) = adjacency.filter(|adjacency| adjacency.out == batch.in_ports[i]) else {
@@ -92,7 +132,6 @@ fn send_to_itself(
     }
     batch.adjacencies[i] = Adjacency { mac: packet.station_bits(), ..adjacency };
     (packet.dst, packet.dst_port, packet.translated) = (packet.src, port, true);
-    let kind = TranslationKind::Hairpin;
-    batch.translate(i, Translation::new(kind, true, (address, source_port)), 0);
+    batch.translate(i, Translation::new(kind, true, source), 0);
     batch.dispositions[i] = Disposition::Routed;
 }

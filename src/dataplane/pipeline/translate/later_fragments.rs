@@ -3,6 +3,7 @@
 use super::bind::{bind, may_have_fragments};
 use super::destination::refuse_other;
 use super::fragment_key::fragment_key;
+use super::hairpin::turn_later_fragment_back;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{BindingEnd, BindingKind, Translation, TranslationKind};
@@ -28,6 +29,18 @@ pub(in crate::dataplane::pipeline) fn bind_later_fragments(batch: &Batch, i: usi
         TranslationKind::Reply => (BindingKind::ReplyFragment, [packet.src, packet.dst], translation.address),
         _ => return,
     };
+    bind_fragments(batch, i, context, kind, ends, to);
+}
+
+/// Binds the datagram of fragment `i` between these addresses to the address that takes the place of another one.
+pub(super) fn bind_fragments(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'_>,
+    kind: BindingKind,
+    ends: [Address; 2],
+    to: Address,
+) {
     if let Some(key) = fragment_key(batch, i, context, kind, ends) {
         context.bindings.note_fragments();
         bind(context, &key, BindingEnd::new(to, 0), batch.in_ports[i]);
@@ -48,6 +61,9 @@ pub(in crate::dataplane::pipeline) fn translate_later_fragment(
     if services.is_some()
         && let Some(backend) = bound(batch, i, context, BindingKind::Fragment, ends)
     {
+        if backend == packet.src {
+            return turn_later_fragment_back(batch, i, context);
+        }
         let kind = TranslationKind::Forward;
         batch.translate(i, Translation::new(kind, true, (packet.dst, 0)), 0);
         let packet = &mut batch.packets[i];
