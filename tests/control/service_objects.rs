@@ -43,7 +43,9 @@ fn a_directory_loads_its_services_after_its_tables_and_removes_them_with_their_f
     let tables = directory.load().unwrap().tables;
     switch.replace_tables(tables, PolicyOrigin::directory(&root), CoverageCheck::Require).unwrap();
     directory.started(&switch);
-    assert!(switch.services().is_none(), "a directory without Services leaves those of others");
+    let running_table = || switch.services().map(|(_, table)| table);
+    // Services of the process before are awaited no longer.
+    assert_eq!(running_table(), Some(ServiceTable::default()));
     let mut outcome = || {
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(30);
         loop {
@@ -55,7 +57,26 @@ fn a_directory_loads_its_services_after_its_tables_and_removes_them_with_their_f
             }
         }
     };
-    let running = || backends(switch.services().map(|(_, table)| table));
+    let running = || backends(running_table());
+
+    // A directory without Services leaves those of others.
+    let others = ServiceTable {
+        ports: [(
+            ServicePortName {
+                namespace: "default".to_owned(),
+                name: "other".to_owned(),
+                port: None,
+                protocol: Protocol::UDP,
+            },
+            ServicePort { cluster: vec!["10.96.0.9:80".parse().unwrap()], ..ServicePort::default() },
+        )]
+        .into(),
+        ..ServiceTable::default()
+    };
+    switch.replace_services(&others).unwrap();
+    fs::write(root.join("pods.yaml"), PODS.replace("10.1.0.2", "10.1.0.5")).unwrap();
+    assert!(matches!(outcome(), Reload::Loaded { .. }));
+    assert_eq!(running_table(), Some(others));
 
     fs::write(root.join("service.yaml"), service(5432)).unwrap();
     assert!(matches!(outcome(), Reload::Loaded { .. }));

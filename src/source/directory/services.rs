@@ -60,11 +60,16 @@ impl DirectoryServices {
         matches!(self.publication, Publication::Untouched)
     }
 
-    /// Publishes what the switch lacks. Returns the generation if that changed something.
+    /// Publishes what the switch lacks: no Services too, so that it stops to await those of the process before. Returns the generation if that changed something.
     pub(super) fn publish(&mut self, switch: &Switch) -> Result<Option<Generation>, ApiError> {
         let table = self.services.table();
         let loaded = match &self.publication {
-            Publication::Untouched => return Ok(None),
+            Publication::Untouched => {
+                if switch.services().is_none() {
+                    switch.replace_services(table)?;
+                }
+                return Ok(None);
+            }
             Publication::Published(_) => match switch.services() {
                 Some((_, running)) if running == *table => return Ok(None),
                 _ => switch.replace_services(table)?,

@@ -1,10 +1,12 @@
 //! Translated flows over a restart of the switch.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::dataplane::{ConntrackSettings, DropReason, FlowMemory, Settings};
 use palisade::net::flow::Protocol;
+use palisade::tables::{ServiceSet, ServiceTable};
 
 use super::fixture::{
     TARGET, becomes, exchange, packet, seen_by_backend, seen_by_client, transport, virtual_address,
@@ -80,6 +82,13 @@ fn without_services_live_flows_alone_are_translated_and_for_a_while_only() {
     let sent = seen_by_client(Protocol::TCP, 0, 2, 0, CLIENT);
     becomes(&mut rig, A, &sent, B, &seen_by_backend(Protocol::TCP, 0, 2, [0, 1], CLIENT));
     rig.wait(Duration::from_millis(u64::from(palisade::limits::AWAITED_PODS_MS) + 2000));
+    is_dropped(&mut rig, A, &sent, DropReason::InvalidState);
+    drop(rig);
+    // The process before has left Services that nobody has any more.
+    let mut rig = Rig::with_settings(&settings(&directory), &Setting::open());
+    becomes(&mut rig, A, &sent, B, &seen_by_backend(Protocol::TCP, 0, 2, [0, 1], CLIENT));
+    let none = ServiceSet::new(&ServiceTable::default()).unwrap();
+    rig.publish(&Setting { services: Some(Arc::new(none)), ..Setting::open() });
     is_dropped(&mut rig, A, &sent, DropReason::InvalidState);
 }
 
