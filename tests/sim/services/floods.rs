@@ -13,7 +13,7 @@ use super::fixture::{
 use crate::frames::{Spec, Transport};
 use crate::rig::assertions::{A, B, C, CLIENT};
 use crate::rig::model::{RST, SYN};
-use crate::rig::{Rig, Setting, UPLINK, addressed, outside_address, pod_address};
+use crate::rig::{HOST, Rig, Setting, UPLINK, addressed, node_address, outside_address, pod_address};
 
 /// Packet `step` between a client and a virtual address, and as the backend, pod 1, sees it.
 fn both(client: IpAddr, service: IpAddr, step: usize, protocol: Protocol, port: u16) -> [Spec; 2] {
@@ -121,4 +121,36 @@ fn a_connection_that_has_ended_keeps_no_backend_that_has_left() {
     rig.wait(Duration::from_mins(10));
     rig.publish(&with_backends(&Setting::open(), &[2]));
     assert_eq!(backend_of(&mut rig, A, &seen_by_client(Protocol::TCP, 0, 2, 0, CLIENT)), 2);
+}
+
+#[test]
+fn senders_within_their_quota_leave_every_connection_its_binding() {
+    let conntrack = palisade::dataplane::ConntrackSettings {
+        flows_max: 2048,
+        ..palisade::dataplane::ConntrackSettings::default()
+    };
+    let mut rig = Rig::with(1, conntrack, &with_backends(&Setting::open(), &[1]));
+    let inside = virtual_address()[0];
+    let senders = [
+        (C, (pod_address(2)[0], inside)),
+        (HOST, (node_address()[0], inside)),
+        (UPLINK, (outside_address(200)[0], external_address()[0])),
+    ];
+    // Each opens connections until no more are assured.
+    for port in CLIENT..CLIENT + 700 {
+        for (from, ends) in senders {
+            for step in 0..3 {
+                let [at_client, at_backend] = both(ends.0, ends.1, step, Protocol::TCP, port);
+                let (from, sent) = if step == 1 { (B, at_backend) } else { (from, at_client) };
+                drop(rig.send(from, &sent));
+            }
+        }
+    }
+    let assured = rig.sim.flows(usize::MAX).iter().filter(|flow| flow.assured).count();
+    assert!(assured > 1100, "{assured}");
+    for port in CLIENT..CLIENT + 300 {
+        for step in 0..3 {
+            pass(&mut rig, A, (pod_address(0)[0], inside), step, port);
+        }
+    }
 }
