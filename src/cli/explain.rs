@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::manifests::Manifests;
 use super::{CliError, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
-use crate::policy::evaluate::ReferenceEvaluator;
+use crate::policy::evaluate::{ReferenceEvaluator, TableEvaluator};
 use crate::policy::explain::{
     Explanation, ServiceExplanation, ServiceVerdict, explain as explain_by_objects,
 };
@@ -72,11 +72,15 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let evaluator = manifests.evaluator()?;
     let (reference, locations) = (ReferenceEvaluator::new(&manifests.objects), manifests.locations());
     let audit = manifests.audit_evaluator()?;
+    let by_service = matches!(arguments.to, Destination::Service(_));
+    let evaluate = |evaluator: &TableEvaluator, flow: &FlowKey| {
+        if by_service { evaluator.evaluate_by_service(flow) } else { evaluator.evaluate(flow) }
+    };
     let explain = |flow: &FlowKey, ends: [&Endpoint; 2]| {
-        let verdict = evaluator.evaluate(flow);
+        let verdict = evaluate(&evaluator, flow);
         let explanation = explain_by_objects(&reference, flow, ends, &verdict, &locations);
         let audit = audit.as_ref().filter(|_| explanation.verdict == Verdict::Allow);
-        let audit = audit.and_then(|audit| audit.evaluate(flow).denial().cloned());
+        let audit = audit.and_then(|audit| evaluate(audit, flow).denial().cloned());
         Explanation { audit, ..explanation }
     };
     let denied = match &arguments.to {

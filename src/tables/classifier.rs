@@ -163,6 +163,11 @@ impl Classifier {
         if self.is_to_itself(flow) {
             return FlowDecision { egress: None, ingress: None };
         }
+        self.decide_sides(flow)
+    }
+
+    /// Decides a flow on both sides, also one of a pod to itself.
+    pub(crate) fn decide_sides(&self, flow: &FlowKey) -> FlowDecision {
         let decide = |acl, peer| self.decide(acl, self.class(peer), flow.protocol, flow.dst_port);
         let acls = |address| self.pods_at(address).filter_map(|pod| self.pod(pod));
         FlowDecision {
@@ -173,7 +178,7 @@ impl Classifier {
 
     /// Tests whether source and destination are certainly one pod: equal addresses, or addresses that only
     /// that pod claims.
-    fn is_to_itself(&self, flow: &FlowKey) -> bool {
+    pub(crate) fn is_to_itself(&self, flow: &FlowKey) -> bool {
         if flow.src == flow.dst {
             return self.pod_at(flow.src).is_some();
         }

@@ -51,6 +51,14 @@ impl CompiledCase<'_> {
         }
     }
 
+    /// Verdict on one of the flows of a probe.
+    pub(super) fn verdict(&self, probe: &Probe, flow: &FlowKey) -> Verdict {
+        match &probe.to {
+            Destination::Endpoint(_) => self.evaluator.verdict(flow),
+            Destination::Service(_) => self.evaluator.evaluate_by_service(flow).verdict(),
+        }
+    }
+
     /// Describes a failed probe on one of its flows; on none if a Service has no backend.
     pub(super) fn failed(&self, probe: &Probe, flow: Option<&FlowKey>, got: Option<Verdict>) -> Failed {
         let explanation = flow.map(|flow| self.explain(probe, flow));
@@ -79,11 +87,11 @@ impl CompiledCase<'_> {
     fn explain(&self, probe: &Probe, flow: &FlowKey) -> Explanation {
         let reference = ReferenceEvaluator::new(self.expansion.objects());
         let backend = Endpoint::Ip(flow.dst);
-        let to = match &probe.to {
-            Destination::Endpoint(to) => to,
-            Destination::Service(_) => &backend,
+        let (to, verdict) = match &probe.to {
+            Destination::Endpoint(to) => (to, self.evaluator.evaluate(flow)),
+            Destination::Service(_) => (&backend, self.evaluator.evaluate_by_service(flow)),
         };
-        explain(&reference, flow, [&probe.from, to], &self.evaluator.evaluate(flow), &locations(self.case))
+        explain(&reference, flow, [&probe.from, to], &verdict, &locations(self.case))
     }
 }
 

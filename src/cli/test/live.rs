@@ -89,8 +89,8 @@ fn virtual_address(
     let backends: BTreeSet<SocketAddr> =
         flows.iter().map(|flow| SocketAddr::new(flow.dst, flow.dst_port)).collect();
     let has_same_backends = port.internal_backends.iter().copied().collect::<BTreeSet<_>>() == backends;
-    let verdict = compiled.evaluator.verdict(flow);
-    let agree = flows.iter().all(|other| compiled.evaluator.verdict(other) == verdict);
+    let verdict = compiled.verdict(probe, flow);
+    let agree = flows.iter().all(|other| compiled.verdict(probe, other) == verdict);
     (has_same_backends && agree).then_some(*address)
 }
 

@@ -189,7 +189,7 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     };
     let mut result = CaseResult::new(case);
     for (probe, flows) in case.probes.iter().zip(&compiled.flows) {
-        let wrong = flows.iter().find(|flow| compiled.evaluator.verdict(flow) != probe.expect);
+        let wrong = flows.iter().find(|flow| compiled.verdict(probe, flow) != probe.expect);
         // Only a probe to a Service without backends has no flow.
         let is_refused = flows.is_empty() && probe.expect == Verdict::Allow;
         if wrong.is_some() || is_refused {

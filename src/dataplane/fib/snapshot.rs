@@ -356,6 +356,36 @@ impl Snapshot {
         self.decide(EffectiveAcls::of_established(flow, from, to), flow, counted_by)
     }
 
+    /// Evaluates a flow of the pod behind `port` to itself through its own Service, to which policies of the cluster alone
+    /// apply. Returns the reason to drop it, or `None` if it may pass.
+    #[cold]
+    pub(crate) fn evaluate_to_itself(
+        &self,
+        flow: &Flow,
+        port: &PortView,
+        worker: usize,
+    ) -> Option<DropReason> {
+        let (egress, ingress) = match port.policy_mode() {
+            PolicyMode::None | PolicyMode::Open => return None,
+            PolicyMode::Closed | PolicyMode::Draining => return Some(DropReason::UnknownPod),
+            PolicyMode::Tables { egress, ingress } => (egress, ingress),
+        };
+        let Some(rules) = &self.rules else { return Some(DropReason::UnknownPod) };
+        let denies = |acl: AclId| {
+            let decision = rules.decide(acl, flow.src, flow, None);
+            let is_subject = rules.name(decision).is_some_and(RuleOrigin::is_of_cluster_policy);
+            if is_subject {
+                rules.count(worker, decision);
+            }
+            is_subject && !decision.is_allow()
+        };
+        if denies(egress) {
+            Some(DropReason::PolicyEgress)
+        } else {
+            denies(ingress).then_some(DropReason::PolicyIngress)
+        }
+    }
+
     fn decide(&self, acls: EffectiveAcls, flow: &Flow, counted_by: Option<usize>) -> Option<DropReason> {
         let passes = |acl: Option<AclId>, peer: Address| {
             let Some(acl) = acl else { return true };

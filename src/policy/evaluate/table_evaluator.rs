@@ -2,7 +2,7 @@
 
 use super::flow_verdict::{FlowVerdict, SideVerdict};
 use crate::net::flow::FlowKey;
-use crate::tables::{Classifier, Decision, RuleTables, TablesError, Verdict};
+use crate::tables::{Classifier, Decision, FlowDecision, RuleTables, TablesError, Verdict};
 
 /// Rule tables and their classifier, which returns decisions with the names of their rules.
 pub struct TableEvaluator {
@@ -34,7 +34,21 @@ impl TableEvaluator {
 
     /// Verdict on a new connection, with the rules that decide.
     pub fn evaluate(&self, flow: &FlowKey) -> FlowVerdict {
-        let decision = self.classifier.decide_flow(flow);
+        self.named(self.classifier.decide_flow(flow))
+    }
+
+    /// Verdict on a new connection that a Service makes of a client's, with the rules that decide. A pod that reaches itself is
+    /// subject to policies of the cluster (clause C16).
+    pub fn evaluate_by_service(&self, flow: &FlowKey) -> FlowVerdict {
+        if !self.classifier.is_to_itself(flow) {
+            return self.evaluate(flow);
+        }
+        let FlowVerdict { egress, ingress } = self.named(self.classifier.decide_sides(flow));
+        let applies = |side: &SideVerdict| side.origin.is_of_cluster_policy();
+        FlowVerdict { egress: egress.filter(applies), ingress: ingress.filter(applies) }
+    }
+
+    fn named(&self, decision: FlowDecision) -> FlowVerdict {
         let name = |decision: Decision| SideVerdict {
             verdict: decision.verdict(),
             // The check of the tables has found a name for every decision.

@@ -28,7 +28,8 @@ pub struct Explanation {
     pub to: String,
     /// Verdict.
     pub verdict: Verdict,
-    /// Pod that is both source and destination. A pod always reaches itself.
+    /// Pod that is both source and destination. A pod always reaches itself, through a Service if no policy of the cluster
+    /// denies it.
     #[serde(rename = "itself", skip_serializing_if = "Option::is_none")]
     pub hairpin: Option<PodName>,
     /// Source and destination pods to which no policy applies.

@@ -18,7 +18,10 @@ impl fmt::Display for Explanation {
         }
         writeln!(f)?;
         if let Some(pod) = &self.hairpin {
-            return writeln!(f, "  {pod} is both ends: a pod always reaches itself");
+            if self.egress.is_none() && self.ingress.is_none() {
+                return writeln!(f, "  {pod} is both ends: a pod always reaches itself");
+            }
+            writeln!(f, "  {pod} is both ends: through a Service policies of the cluster apply to it")?;
         }
         self.exempt.iter().try_for_each(|pod| writeln!(f, "  {pod}"))?;
         if self.egress.is_none() && self.ingress.is_none() {

@@ -211,6 +211,12 @@ pub enum RuleOrigin {
 const BRIEF_POLICIES_MAX: usize = 16;
 
 impl RuleOrigin {
+    /// Tests for a rule of a policy of the cluster: any kind but `NetworkPolicy`. Such policies alone apply to a pod that reaches
+    /// itself through its own Service.
+    pub fn is_of_cluster_policy(&self) -> bool {
+        matches!(self, RuleOrigin::Rule { policy, .. } if policy.kind != PolicyKind::NetworkPolicy)
+    }
+
     /// Policies that the origin names.
     pub fn policies(&self) -> &[PolicyRef] {
         match self {

@@ -150,3 +150,42 @@ fn lint_finds_the_port_of_a_service_in_a_rule() {
     let right = shop("service-lint-right", 5432);
     assert_eq!(right.palisade("lint ."), (0, "Nothing found.\n".to_owned(), String::new()));
 }
+
+#[test]
+fn policies_of_the_cluster_apply_to_a_pod_through_its_own_service() {
+    let scratch = Scratch::new("service-itself");
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {containers: [{name: \
+               c}]}, status: {podIP: 10.1.0.1}}";
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: data, namespace: shop}, spec: {clusterIP: 10.96.0.1, selector: \
+                   {app: db}, ports: [{port: 80}]}}";
+    let isolated = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: none, namespace: shop}, spec: \
+                    {podSelector: {}, policyTypes: [Ingress, Egress]}}";
+    let cluster = "{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: closed}, spec: {tier: \
+                   Admin, priority: 1, subject: {pods: {podSelector: {matchLabels: {app: db}}}}, ingress: [{action: Deny, from: \
+                   [{namespaces: {}}]}]}}";
+    let text = |policies: &[&str]| [&[pod, service], policies].concat().join("\n---\n");
+    let to = |destination: &str| {
+        scratch.palisade(&format!("explain --from shop/db --to {destination} --port 80 ."))
+    };
+    for (policies, code, says) in [
+        (&[isolated][..], 0, "a pod always reaches itself"),
+        (&[isolated, cluster], 1, "ClusterNetworkPolicy closed ingress[0]"),
+    ] {
+        scratch.write("objects.yaml", &text(policies));
+        let (got, out, err) = to("service/shop/data");
+        assert_eq!(got, code, "{out}{err}");
+        assert!(out.contains(says), "{out}");
+        // Its own address does not leave it.
+        let (got, out, _) = to("shop/db");
+        assert!(got == 0 && out.contains("a pod always reaches itself"), "{out}");
+    }
+    // Policy tests agree.
+    let resources = [pod, service, isolated, cluster].map(|object| format!("- {object}\n")).concat();
+    let probe = |to: &str, expect: &str| {
+        format!("- {{from: {{pod: shop/db}}, to: {to}, port: 80, expect: {expect}}}\n")
+    };
+    let probes = probe("{service: shop/data}", "deny") + &probe("{pod: shop/db}", "allow");
+    scratch.write("case.yaml", &format!("name: c\nresources:\n{resources}probes:\n{probes}"));
+    let (got, out, err) = scratch.palisade("test case.yaml");
+    assert_eq!(got, 0, "{out}{err}");
+}

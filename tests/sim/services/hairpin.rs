@@ -1,9 +1,11 @@
 //! A pod that has reached itself by its own Service, and replies of that pod to others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::dataplane::DropReason;
+use palisade::dataplane::{DesiredState, DropReason};
 use palisade::net::flow::Protocol;
+use palisade::tables::{PolicyKind, PolicyRef, RuleOrigin, RuleTables, Verdict};
 
 use super::errors::error;
 use super::fixture::{
@@ -12,7 +14,8 @@ use super::fixture::{
 };
 use super::fragments::{cut, send};
 use crate::frames::{Spec, Transport};
-use crate::rig::assertions::{A, B, CLIENT, is_dropped};
+use crate::rig::assertions::{A, B, CLIENT, decisions, is_dropped};
+use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{HOST, Rig, Setting, UPLINK, addressed, forwarded, ip, node_address, pod_address};
 
 /// Lets pod 1 send one packet to the Service that it backs alone.
@@ -127,5 +130,60 @@ fn errors_of_a_pod_about_its_own_packets_quote_what_it_has_sent() {
             let other = packet(service, own, Transport::Udp { ports: [CLIENT + 1, TARGET] });
             is_dropped(&mut rig, B, &error(own, &other, bytes), DropReason::ServiceNoBackend);
         }
+    }
+}
+
+/// State of a setting whose rules are those of policies of the cluster.
+fn of_cluster(setting: &Setting) -> DesiredState {
+    let mut desired = setting.desired();
+    let mut tables = RuleTables::clone(desired.tables.as_ref().unwrap());
+    for (id, origin) in desired.tables.as_ref().unwrap().rules.iter() {
+        let mut origin = origin.clone();
+        if let RuleOrigin::Rule { policy, .. } = &mut origin {
+            *policy = PolicyRef {
+                kind: PolicyKind::ClusterNetworkPolicy,
+                namespace: String::new(),
+                name: policy.name.clone(),
+            };
+        }
+        tables.rules.insert(*id, origin);
+    }
+    desired.tables = Some(Arc::new(tables));
+    desired
+}
+
+#[test]
+fn policies_of_the_cluster_apply_to_a_pod_that_reaches_itself() {
+    let deny = Rule { verdict: Verdict::Deny, ..Rule::port(Protocol::UDP, TARGET) };
+    let denied = Some(vec![deny, Rule::ALL]);
+    let open = with_backends(&Setting::open(), &[1]);
+    let with = |rules: PodRules| with_backends(&Setting::open().with(1, rules), &[1]);
+    let [ingress, egress] = [
+        with(PodRules { ingress: denied.clone(), egress: None }),
+        with(PodRules { ingress: None, egress: denied }),
+    ];
+    let isolated = with(PodRules { ingress: Some(Vec::new()), egress: Some(Vec::new()) });
+    for family in [0, 1] {
+        let [request, reply] = [0, 1].map(|step| to_itself(family, step, b"some data"));
+        // A policy of the namespace keeps no pod from itself.
+        for setting in [&ingress, &egress, &isolated] {
+            let mut rig = Rig::new(1, setting);
+            becomes(&mut rig, B, &request[0], B, &request[1]);
+            becomes(&mut rig, B, &reply[0], B, &reply[1]);
+        }
+        let mut rig = Rig::new(1, &open);
+        becomes(&mut rig, B, &request[0], B, &request[1]);
+        for (setting, reason) in [(&ingress, DropReason::PolicyIngress), (&egress, DropReason::PolicyEgress)]
+        {
+            let before = decisions(&rig, Verdict::Deny).values().sum::<u64>();
+            rig.sim.publish(of_cluster(setting));
+            // The exchange that has begun ends too.
+            is_dropped(&mut rig, B, &request[0], reason);
+            is_dropped(&mut rig, B, &reply[0], reason);
+            assert_eq!(decisions(&rig, Verdict::Deny).values().sum::<u64>(), before + 2);
+        }
+        rig.sim.publish(of_cluster(&with(PodRules { ingress: Some(vec![Rule::ALL]), egress: None })));
+        becomes(&mut rig, B, &reply[0], B, &reply[1]);
+        becomes(&mut rig, B, &request[0], B, &request[1]);
     }
 }

@@ -4,6 +4,7 @@ use super::bind::{bind, forward_key, revision};
 use super::later_fragments::bind_fragments;
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
+use crate::dataplane::fib::effective_acls::Flow;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::fib::port::PolicyMode;
 use crate::dataplane::packet::Packet;
@@ -22,6 +23,10 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
     if !may_reach_itself(batch, i, context) {
         return batch.drop(i, DropReason::UnknownPod);
     }
+    if let Some(reason) = denial(batch, i, context, port) {
+        return deny(batch, i, port, reason);
+    }
+    let packet = &batch.packets[i];
     let forward = forward_key(context, packet, client.1, virtual_end);
     let is_new = context.bindings.find(&forward).is_none();
     if !is_bound {
@@ -59,7 +64,12 @@ pub(super) fn turn_reply_back(batch: &mut Batch, i: usize, context: &Context<'_>
         return false;
     }
     context.bindings.refresh(&binding, context.now_ms, revision(context));
-    let port = batch.packets[i].dst_port;
+    let (target, port) = (batch.packets[i].src_port, batch.packets[i].dst_port);
+    if let Some(reason) = denial(batch, i, context, target) {
+        batch.denied_replies.push(i as u16);
+        deny(batch, i, port, reason);
+        return true;
+    }
     send_to_itself(batch, i, context, port, TranslationKind::Hairpin, (binding.to.address, binding.to.port));
     true
 }
@@ -99,6 +109,24 @@ pub(super) fn turn_error_back(batch: &mut Batch, i: usize, context: &Context<'_>
     batch.packets[i].src_port = src_port;
     send_to_itself(batch, i, context, 0, TranslationKind::ErrorToItself, (service, service_port));
     true
+}
+
+/// Reason to drop a packet of a pod's flow to its own `target` port. Policies of the cluster apply to it (clause C16). The flow has no
+/// entry in conntrack: each packet asks.
+fn denial(batch: &Batch, i: usize, context: &Context<'_>, target: u16) -> Option<DropReason> {
+    let port = context.snapshot.port(batch.in_ports[i])?;
+    let Packet { src, protocol, .. } = batch.packets[i];
+    let flow = Flow { src, dst: src, protocol, dst_port: target, by_node_socket: false };
+    context.snapshot.evaluate_to_itself(&flow, port, context.worker)
+}
+
+/// Drops a packet of a pod to itself. Its sample names the pod as the destination.
+fn deny(batch: &mut Batch, i: usize, port: u16, reason: DropReason) {
+    let packet = &mut batch.packets[i];
+    let translation = Translation::new(TranslationKind::Forward, false, (packet.dst, packet.dst_port));
+    (packet.dst, packet.dst_port, packet.translated) = (packet.src, port, true);
+    batch.translate(i, translation, 0);
+    batch.drop(i, reason);
 }
 
 /// Whether the port of a packet has a pod with the packet's source address that policy does not keep closed.
