@@ -50,7 +50,7 @@ pub(super) struct RenderArguments {
     /// Only pods of this node (spec.nodeName); all pods by default
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// File of lines "NAMESPACE/NAME INTERFACE", the node's interfaces that lead to pods, and "uplink INTERFACE"
+    /// File of lines "NAMESPACE/NAME INTERFACE", the node's interfaces that lead to pods, "pods PREFIX" and "uplink INTERFACE"
     #[arg(long, value_name = "FILE")]
     interfaces: Option<PathBuf>,
     /// Direction into which contiv folds all rules, as the vswitch sees it: egress is to a pod
@@ -98,11 +98,12 @@ fn after_help() -> String {
 }
 
 pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> {
-    let (interfaces, uplinks) =
+    let Interfaces { of_pods: interfaces, prefix: pod_interface_prefix, uplinks } =
         arguments.interfaces.as_deref().map(read_interfaces).transpose()?.unwrap_or_default();
     let options = RenderOptions {
         pod: arguments.pod.clone(),
         interfaces,
+        pod_interface_prefix,
         uplinks,
         direction: if arguments.direction == "ingress" { Direction::Ingress } else { Direction::Egress },
         ..RenderOptions::default()
@@ -170,29 +171,41 @@ fn write_files(directory: &Path, parts: &[Part]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Interfaces of pods, and uplinks.
-type Interfaces = (BTreeMap<PodName, String>, Vec<String>);
+/// Interfaces of pods, the beginning of their names, and uplinks.
+#[derive(Default)]
+struct Interfaces {
+    of_pods: BTreeMap<PodName, String>,
+    prefix: Option<String>,
+    uplinks: Vec<String>,
+}
 
 /// Reads interfaces, one line each. Empty lines and lines that begin with # are left out.
 fn read_interfaces(path: &Path) -> Result<Interfaces, CliError> {
     let text = fs::read_to_string(path)
         .map_err(|error| CliError::Message(format!("{} cannot be read: {error}", path.display())))?;
-    let (mut interfaces, mut uplinks) = (BTreeMap::new(), Vec::new());
+    let mut interfaces = Interfaces::default();
     for (number, line) in (1..).zip(text.lines()) {
         let wrong = |problem: String| CliError::Message(format!("{}:{number}: {problem}", path.display()));
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [] => {}
             [first, ..] if first.starts_with('#') => {}
-            ["uplink", interface] => uplinks.push(interface.to_owned()),
+            ["uplink", interface] => interfaces.uplinks.push(interface.to_owned()),
+            ["pods", prefix] if interfaces.prefix.is_some() => {
+                return Err(wrong(format!("a second beginning of names, {prefix:?}")));
+            }
+            ["pods", prefix] => interfaces.prefix = Some(prefix.trim_end_matches('+').to_owned()),
             [pod, interface] => {
                 let pod: PodName = pod.parse().map_err(wrong)?;
-                if interfaces.insert(pod.clone(), interface.to_owned()).is_some() {
+                if interfaces.of_pods.insert(pod.clone(), interface.to_owned()).is_some() {
                     return Err(wrong(format!("pod {pod} has a second line")));
                 }
             }
-            _ => return Err(wrong("write NAMESPACE/NAME INTERFACE or uplink INTERFACE".to_owned())),
+            _ => {
+                let forms = "write NAMESPACE/NAME INTERFACE, pods PREFIX or uplink INTERFACE";
+                return Err(wrong(forms.to_owned()));
+            }
         }
     }
-    Ok((interfaces, uplinks))
+    Ok(interfaces)
 }

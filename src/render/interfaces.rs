@@ -40,6 +40,10 @@ pub(super) fn check(options: &RenderOptions, is_vpp: bool) -> Result<(), RenderE
         };
         return Err(RenderError::Interface { pod: pod.clone(), interface: interface.clone(), problem });
     }
+    // The kernel's match on a prefix ends with a plus.
+    if let Some(prefix) = options.pod_interface_prefix.as_ref().filter(|prefix| !is_interface_name(prefix)) {
+        return Err(RenderError::Prefix { prefix: prefix.clone(), problem: rule });
+    }
     let mut uplinks = Vec::new();
     // Only commands of VPP name uplinks.
     for uplink in options.uplinks.iter().filter(|_| is_vpp) {

@@ -12,6 +12,9 @@ pub struct RenderOptions {
     pub pod: Option<PodName>,
     /// Interface of the node that leads to a pod, where it is known.
     pub interfaces: BTreeMap<PodName, String>,
+    /// Beginning of the names of all interfaces that lead to pods, if they have one: those that no pod has carry nothing
+    /// (`iptables` alone).
+    pub pod_interface_prefix: Option<String>,
     /// Interfaces of the node that lead to other addresses than those of its pods (`vpp-acl` alone).
     pub uplinks: Vec<String>,
     /// Rules for a dataplane in the kernel (`nftables` alone). They judge every packet by the original direction of its
@@ -33,6 +36,7 @@ impl Default for RenderOptions {
         RenderOptions {
             pod: None,
             interfaces: BTreeMap::new(),
+            pod_interface_prefix: None,
             uplinks: Vec::new(),
             every_packet: false,
             direction: Direction::Egress,
@@ -63,6 +67,14 @@ pub enum RenderError {
         /// Interface.
         interface: String,
         /// Problem.
+        problem: &'static str,
+    },
+    /// Beginning of names of interfaces that no rule can have.
+    #[error("interfaces that begin with {prefix:?}: {problem}")]
+    Prefix {
+        /// Beginning of the names.
+        prefix: String,
+        /// Reason.
         problem: &'static str,
     },
     /// Uplink with an invalid name, or the name of another interface.

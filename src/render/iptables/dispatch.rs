@@ -59,6 +59,12 @@ impl Side {
         self.choose("dst", "src")
     }
 
+    /// Rule that drops packets of interfaces whose names begin so, as at the end of Felix' dispatch: no pod of the state has
+    /// them.
+    pub(super) fn drop_from_others(self, prefix: &str) -> String {
+        format!("{} {prefix}+ -j DROP", self.choose("-i", "-o"))
+    }
+
     /// Rule lists of an address.
     pub(super) fn lists(self, endpoint: &Endpoint) -> &[String] {
         match self {

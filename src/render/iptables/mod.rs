@@ -8,6 +8,7 @@
 mod dispatch;
 mod policy;
 mod since;
+mod unused;
 mod whole;
 
 use std::collections::BTreeMap;
@@ -169,6 +170,7 @@ impl State {
                 chains.filter.insert(name, rules);
             }
             let mut root = dispatch::tree(side, &entries, &mut chains.filter);
+            root.extend(options.pod_interface_prefix.iter().map(|prefix| side.drop_from_others(prefix)));
             root.extend(dispatch::tree(side, &by_address, &mut chains.filter));
             chains.filter.insert(side.root().to_owned(), root);
         }

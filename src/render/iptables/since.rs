@@ -1,5 +1,5 @@
-//! Inputs that lead from one state to another: entries of sets, changed chains, and then the sets
-//! that nothing names any more.
+//! Inputs that lead from one state to another: entries of sets, changed chains, and then the chains and sets that nothing names any
+//! more.
 
 use std::fmt::Write;
 
@@ -26,23 +26,19 @@ impl State {
                 }
             }
         }
-        let mut unused = "# 3. Load with: ipset restore -file FILE\n".to_owned();
-        for name in old.sets.keys().filter(|name| !self.sets.contains_key(*name)) {
-            // Writing to a string cannot fail.
-            let _ = writeln!(unused, "destroy {name}");
-        }
         let ([new4, new6], [old4, old6]) = (&self.families, &old.families);
         vec![
             Part { file: "palisade.ipset", text: sets },
             Part { file: "palisade.iptables", text: new4.text_since(old4, "iptables-restore") },
             Part { file: "palisade.ip6tables", text: new6.text_since(old6, "ip6tables-restore") },
-            Part { file: "palisade.ipset-unused", text: unused },
+            self.removal_of_unused(),
         ]
     }
 }
 
 impl Chains {
-    /// Input of `program` with changed chains. A chain that is named in it is emptied first.
+    /// Input of `program` with changed chains. A chain that is named in it is emptied first; one that is gone stays empty, so
+    /// that no chain of a former state, which may jump to it, keeps the change from being loaded.
     fn text_since(&self, old: &Chains, program: &str) -> String {
         let mut text = format!("# 2. Load with: {program} --noflush FILE\n");
         for (table, new, old) in [("raw", &self.raw, &old.raw), ("filter", &self.filter, &old.filter)] {
@@ -56,7 +52,6 @@ impl Chains {
             let named = changed.iter().map(|(name, _)| *name).chain(gone.iter().copied());
             named.for_each(|name| _ = writeln!(text, ":{name} - [0:0]"));
             changed.iter().for_each(|(name, rules)| print_rules(name, rules, &mut text));
-            gone.iter().for_each(|name| _ = writeln!(text, "-X {name}"));
             text.push_str("COMMIT\n");
         }
         text

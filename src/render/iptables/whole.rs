@@ -16,11 +16,6 @@ impl State {
     /// Inputs that lead from any state to this.
     pub(super) fn inputs(&self) -> Vec<Part> {
         let [v4, v6] = &self.families;
-        let mut unused = "# 5. Load with: ipset restore -file FILE\n".to_owned();
-        for name in self.sets.keys() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(unused, "destroy {}", temporary(name));
-        }
         vec![
             Part { file: "palisade.ipset", text: self.temporary_sets() },
             Part { file: "palisade.iptables", text: v4.temporary_text("iptables-restore") },
@@ -28,7 +23,7 @@ impl State {
             Part { file: "palisade.ipset-final", text: self.final_sets() },
             Part { file: "palisade.iptables-final", text: v4.final_text("iptables-restore") },
             Part { file: "palisade.ip6tables-final", text: v6.final_text("ip6tables-restore") },
-            Part { file: "palisade.ipset-unused", text: unused },
+            self.removal_of_unused(),
         ]
     }
 

@@ -88,7 +88,8 @@ fn iptables_decides_as_the_tables() {
                     pods.run(&format!("{variant}-restore --noflush {files}/palisade.{name}{end}"));
                 }
             }
-            pods.run(&format!("ipset -exist restore -file {files}/palisade.ipset-unused"));
+            let [v4, v6] = &variants;
+            pods.shell(&format!("IPTABLES={v4} IP6TABLES={v6} sh {files}/palisade.unused"));
         };
         let load_whole = |state: &str| load_files(&render(&[state]), &["", "-final"]);
         let state = || {

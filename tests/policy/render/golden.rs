@@ -92,7 +92,7 @@ fn files_of_all_formats_have_the_text_of_the_listing() {
         "palisade.ipset-final",
         "palisade.iptables-final",
         "palisade.ip6tables-final",
-        "palisade.ipset-unused",
+        "palisade.unused",
         "palisade.contiv",
         "palisade.vpp-acl",
         "palisade.vpptcp",

@@ -6,7 +6,7 @@ use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::objects::Object;
 use palisade::policy::parse::{Source, parse_sources};
 use palisade::policy::{Compiler, Options};
-use palisade::render::{ClusterState, Format, Part, RenderOptions, render};
+use palisade::render::{ClusterState, Format, Part, RenderOptions, difference, render};
 use palisade::tables::RuleTables;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
@@ -24,6 +24,7 @@ const SEEDS: Range<u64> = 0..20;
 /// Parts of a file that change at once: a line of ipset, a table of iptables.
 fn steps(part: &Part) -> Vec<String> {
     match part.file {
+        "palisade.unused" => vec![part.text.clone()],
         file if file.starts_with("palisade.ipset") => part.text.lines().map(str::to_owned).collect(),
         _ => part.text.split_inclusive("COMMIT\n").map(str::to_owned).collect(),
     }
@@ -63,6 +64,11 @@ fn whole(tables: &RuleTables) -> Vec<Part> {
     render(Format::Iptables, ClusterState { tables, objects: &[] }, &RenderOptions::default()).unwrap()
 }
 
+fn since(old: &RuleTables, new: &RuleTables) -> Vec<Part> {
+    let state = |tables| ClusterState { tables, objects: &[] };
+    difference(Format::Iptables, state(old), state(new), &RenderOptions::default()).unwrap()
+}
+
 #[test]
 fn a_reload_of_ipsets_shows_no_verdict_that_neither_state_gives() {
     let (mut steps, mut changed) = (0, 0);
@@ -86,6 +92,36 @@ fn a_reload_of_ipsets_shows_no_verdict_that_neither_state_gives() {
     // A run with a seed of its own plays no committed ones.
     let seeds = SEEDS.end as usize;
     assert!(steps == 0 || steps > 20 * seeds && changed > seeds, "{steps} {changed}");
+}
+
+#[test]
+fn any_history_of_loads_leaves_the_last_state_alone() {
+    for seed in histories("loads", SEEDS, HISTORIES) {
+        let mut runner = TestRunner::new_with_rng(Config::default(), seed.rng());
+        let mut replayed = History::new();
+        let (mut system, mut with_leftovers) = (Xtables::default(), Xtables::default());
+        let mut before: Option<RuleTables> = None;
+        for (number, (step, picks)) in
+            history().new_tree(&mut runner).unwrap().current().into_iter().enumerate()
+        {
+            replayed.apply(step);
+            let tables = &replayed.tables;
+            // A state is loaded as a whole over the one before, and then changed.
+            let parts = match before.replace(tables.clone()) {
+                Some(old) if number % 2 == 0 => since(&old, tables),
+                _ => whole(tables),
+            };
+            let expected = loaded(&whole(tables));
+            system.load(&parts);
+            assert_eq!(system, expected, "load {number}");
+            // An operator who leaves the last step out has chains of former states, which decide on nothing.
+            let [steps @ .., _] = parts.as_slice() else { unreachable!() };
+            with_leftovers.load(steps);
+            let addresses = replayed.addresses();
+            let flows: Vec<FlowKey> = picks.into_iter().map(|pick| flow(&addresses, pick)).collect();
+            assert_eq!(verdicts(&with_leftovers, &flows), verdicts(&expected, &flows), "load {number}");
+        }
+    }
 }
 
 /// A pod, in a namespace that another document has.

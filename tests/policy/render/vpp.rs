@@ -128,7 +128,7 @@ fn interfaces_of_vpp_are_bound_and_pods_without_one_fail_to_load() {
         ("default/db a{b}\n", "a name has up to 63"),
         ("default/db veth\u{e9}\n", "a name has up to 63"),
         ("uplink a$b\n", "uplink \"a$b\": a name has up to 63"),
-        ("uplink a b\n", ":1: write NAMESPACE/NAME INTERFACE or uplink INTERFACE"),
+        ("uplink a b\n", ":1: write NAMESPACE/NAME INTERFACE, pods PREFIX or uplink INTERFACE"),
         ("default/db tap0\nuplink tap0\n", "uplink \"tap0\": a pod or another line has the same"),
         ("uplink tap0\nuplink tap0\n", "uplink \"tap0\": a pod or another line has the same"),
         ("default/db tap0\ndefault/backend tap0\n", "another pod has the same"),
