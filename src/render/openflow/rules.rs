@@ -11,7 +11,7 @@ use super::classes::Classes;
 use super::tables::{self, Side};
 use crate::net::flow::Protocol;
 use crate::render::output::RenderError;
-use crate::render::plan::{AclPlan, Family, Peers, Plan, PlanRule, Span};
+use crate::render::plan::{AclPlan, Endpoint, Family, Peers, Plan, PlanRule, Span};
 use crate::tables::{Direction, Verdict};
 
 /// Priorities of rules.
@@ -72,6 +72,7 @@ impl Flows {
                 self.add(table, priority, &matches, &actions, &note);
             }
             for (name, list) in plan.acls.iter().filter(|(_, list)| list.direction == direction) {
+                refuse_ports_of_sctp(plan, name, list)?;
                 let number = self.list_number(family, name);
                 let mut flows = ListFlows {
                     side,
@@ -87,6 +88,30 @@ impl Flows {
         }
         Ok(())
     }
+}
+
+/// Refuses rules for ports of SCTP: connection tracking of Open vSwitch's userspace datapath knows none, and all associations between two
+/// hosts are one connection to it.
+fn refuse_ports_of_sctp(plan: &Plan, name: &str, list: &AclPlan) -> Result<(), RenderError> {
+    let is_of_ports =
+        |&(protocol, first, last): &Span| protocol == Protocol::SCTP && (first, last) != (0, u16::MAX);
+    let has_ports = |rule: &&PlanRule| rule.services.iter().flatten().any(is_of_ports);
+    let Some(rule) = list.rules.iter().find(has_ports) else { return Ok(()) };
+    let has_list = |endpoint: &&Endpoint| {
+        let lists = match list.direction {
+            Direction::Egress => &endpoint.egress,
+            Direction::Ingress => &endpoint.ingress,
+        };
+        lists.iter().any(|list| list == name)
+    };
+    let Some(pod) = plan.endpoints.values().find(has_list).and_then(|endpoint| endpoint.pods.first()) else {
+        return Ok(());
+    };
+    Err(RenderError::Inexpressible {
+        pod: pod.clone(),
+        rule: rule.title.clone(),
+        problem: "Open vSwitch's userspace datapath tracks no ports of SCTP".to_owned(),
+    })
 }
 
 /// Classes of peers that share ports and a verdict, and the titles of their rules.

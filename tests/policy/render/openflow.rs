@@ -7,7 +7,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::render::Part;
+use palisade::policy::parse::{Source, parse_source};
+use palisade::policy::{Compiler, Options};
+use palisade::render::{ClusterState, Format, Part, RenderOptions, render};
 
 use super::System;
 
@@ -387,4 +389,27 @@ fn check(table: u8, matches: &Matches, actions: &[Action], line: &str) {
             assert!(*next > table && place + 1 == actions.len(), "{line}: goto_table leads on, at the end");
         }
     }
+}
+
+#[test]
+fn ports_of_sctp_are_refused_by_pod_and_rule() {
+    let text = |port: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: db, namespace: d}}, spec: {{containers: [{{name: c}}]}}, status: {{podIP: \
+             10.0.0.2}}}}\n---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: d}}, spec: \
+             {{podSelector: {{}}, ingress: [{{ports: [{{protocol: SCTP{port}}}]}}]}}}}\n"
+        )
+    };
+    let rendered = |text: String| {
+        let parsed = parse_source(&Source::new("objects.yaml", text)).unwrap();
+        let compiler =
+            Compiler::from_objects(parsed.objects.into_iter().map(|(object, _)| object), Options::default());
+        let state = ClusterState { objects: &[], tables: compiler.tables() };
+        render(Format::Openflow, state, &RenderOptions::default())
+    };
+    let error = rendered(text(", port: 80")).unwrap_err().to_string();
+    let expected =
+        "pod d/db: NetworkPolicy d/p ingress[0]: Open vSwitch's userspace datapath tracks no ports of SCTP";
+    assert_eq!(error, expected);
+    assert!(rendered(text("")).is_ok());
 }
