@@ -105,9 +105,11 @@ impl Ipam<'_> {
         Ok(self.call("CHECK", Some(attachment), namespace).map(drop)?)
     }
 
-    /// Passes a verb of version 1.1 on, which older plugins do not know.
+    /// Passes a verb of version 1.1 on, which older plugins do not know. Those of the CNI project before 1.2 miss the container
+    /// of the call before they look at the verb.
     pub(super) fn pass_on(&self, verb: &str) -> Result<(), CniError> {
-        const UNKNOWN: [Code; 2] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT];
+        const UNKNOWN: [Code; 3] =
+            [Code::INCOMPATIBLE_VERSION, Code::UNKNOWN_CONTAINER, Code::INVALID_ENVIRONMENT];
         match self.run(verb, None, "", self.config, Instant::now() + self.patience) {
             Err(failure) if UNKNOWN.contains(&failure.error.code()) => Ok(()),
             answer => Ok(answer.map(drop)?),
@@ -143,10 +145,14 @@ impl Ipam<'_> {
         let path = std::env::join_paths(self.path).unwrap_or_default();
         let mut command = Command::new(&program);
         command.env("CNI_COMMAND", verb).env("CNI_PATH", path).env("CNI_ARGS", self.arguments);
-        command.env("CNI_NETNS", namespace);
-        if let Some(Attachment { container, interface }) = attachment {
-            command.env("CNI_CONTAINERID", container).env("CNI_IFNAME", interface);
-        }
+        // STATUS and GC are about no attachment, whatever the environment of this call has.
+        match attachment {
+            Some(Attachment { container, interface }) => command
+                .env("CNI_NETNS", namespace)
+                .env("CNI_CONTAINERID", container)
+                .env("CNI_IFNAME", interface),
+            None => command.env_remove("CNI_NETNS").env_remove("CNI_CONTAINERID").env_remove("CNI_IFNAME"),
+        };
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| {
             Failure::refusal(CniError::io(&format!("start IPAM plugin {}", program.display()), &error))
