@@ -63,8 +63,12 @@ pub const POD_PREFIXES_MAX: usize = 64;
 /// Neighbours on uplinks whose Ethernet addresses workers can look up: more than the Linux default
 /// (`net.ipv4.neigh.default.gc_thresh3`, 1,024 for each family).
 pub const NEIGHBORS_MAX: usize = 1 << 13;
-/// Neighbours that wait for a request to the kernel to resolve them.
+/// Neighbours on uplinks that the kernel is asked to resolve at a time: a quarter of the Linux default of `gc_thresh3`.
 pub const SOLICITS_WAITING_MAX: usize = 256;
+/// Those of them that packets from one port have missed.
+pub const PORT_UNRESOLVED_MAX: usize = 32;
+/// Neighbours on uplinks that packets from one port ask for in a second, at each worker.
+pub const PORT_SOLICITS_PER_SECOND: u32 = 256;
 /// Most rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
 /// Ended flows that one worker keeps until no other worker can refer to their slots. Further expired flows

@@ -175,7 +175,7 @@ impl Simulation {
     /// Takes the neighbours on uplinks that workers have asked to resolve since the last call.
     pub fn solicitations(&mut self) -> Vec<(PortId, IpAddr)> {
         let solicitations = std::iter::from_fn(|| self.core.shared.solicit_queue.pop());
-        solicitations.map(|(port, address)| (port, unpack(address))).collect()
+        solicitations.map(|asked| (asked.port, unpack(asked.address))).collect()
     }
 
     /// Publishes a desired state. Each worker observes it at its next step.

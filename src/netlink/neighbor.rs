@@ -19,8 +19,10 @@ pub(crate) type Neighbor = (u32, IpAddr);
 /// State of a neighbour, by `NUD_*` of `linux/neighbour.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NudState {
-    /// No Ethernet address: `NUD_INCOMPLETE`, `NUD_FAILED`, or an address that is not Ethernet.
+    /// No Ethernet address: `NUD_INCOMPLETE`, or an address that is not Ethernet.
     Unresolved,
+    /// Nobody has answered: `NUD_FAILED`.
+    Failed,
     /// No entry. The kernel has dropped the packets that waited for it.
     Removed,
     /// An address that was confirmed lately or is being confirmed: `NUD_REACHABLE`, `NUD_DELAY`, `NUD_PROBE`.
@@ -35,7 +37,7 @@ impl NudState {
     /// The Ethernet address, where the state has one.
     pub(crate) fn mac(self) -> Option<Mac> {
         match self {
-            NudState::Unresolved | NudState::Removed => None,
+            NudState::Unresolved | NudState::Failed | NudState::Removed => None,
             NudState::Reachable(mac) | NudState::Stale(mac) | NudState::Permanent(mac) => Some(mac),
         }
     }
@@ -72,6 +74,15 @@ pub(super) fn resolution_request((interface, address): Neighbor) -> (RouteNetlin
     (RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
+/// The request to remove a neighbour.
+pub(super) fn removal_request((interface, address): Neighbor) -> RouteNetlinkMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    message.header.ifindex = interface;
+    message.attributes.push(NeighbourAttribute::Destination(address.into()));
+    RouteNetlinkMessage::DelNeighbour(message)
+}
+
 /// The neighbour that a message is about; `None` for a proxy entry: it is an address that the
 /// kernel itself answers for (`NTF_PROXY`).
 pub(super) fn address_of(message: &NeighbourMessage) -> Option<Neighbor> {
@@ -92,6 +103,9 @@ pub(super) fn state_of(message: &NeighbourMessage) -> NudState {
         NeighbourAttribute::LinkLayerAddress(address) => Some(Mac(address.as_slice().try_into().ok()?)),
         _ => None,
     });
+    if message.header.state == NeighbourState::Failed {
+        return NudState::Failed;
+    }
     let Some(mac) = mac else { return NudState::Unresolved };
     match message.header.state {
         NeighbourState::Reachable | NeighbourState::Delay | NeighbourState::Probe => NudState::Reachable(mac),

@@ -48,6 +48,11 @@ impl NeighborEvents {
         send(&self.0, request, flags)
     }
 
+    /// Has the kernel forget a neighbour.
+    pub(crate) fn remove(&self, neighbor: Neighbor) -> io::Result<()> {
+        send(&self.0, neighbor::removal_request(neighbor), 0)
+    }
+
     /// Reads the events that wait.
     pub(crate) fn events(&self) -> Vec<NeighborEvent> {
         let mut events = Vec::new();
@@ -134,7 +139,7 @@ mod tests {
             (NeighbourState::Probe, NudState::Reachable(Mac(mac))),
             (NeighbourState::Stale, NudState::Stale(Mac(mac))),
             (NeighbourState::Permanent, NudState::Permanent(Mac(mac))),
-            (NeighbourState::Failed, NudState::Unresolved),
+            (NeighbourState::Failed, NudState::Failed),
             (NeighbourState::Incomplete, NudState::Unresolved),
         ] {
             let bytes = datagram(vec![RouteNetlinkMessage::NewNeighbour(message(state, &mac))]);

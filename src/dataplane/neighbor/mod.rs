@@ -5,6 +5,7 @@ pub(super) mod resolver;
 mod slot;
 pub(super) mod solicit;
 pub(super) mod table;
+mod unresolved;
 pub(super) mod uplink_table;
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use super::solicit::Solicitation;
 use super::table::{Neighbors, SolicitQueue};
 use super::uplink_table::{UplinkDevice, UplinkTable};
 use crate::dataplane::Route;
@@ -23,9 +24,7 @@ use crate::net::address::unpack;
 use crate::netlink::NeighborEvents;
 use crate::threads;
 
-/// Time between two checks for missing and stale neighbours. In this time the thread sends one request for a
-/// neighbour, and at most [`SOLICITS_WAITING_MAX`](crate::limits::SOLICITS_WAITING_MAX) requests for those
-/// that workers miss: a pod that tries all addresses of a link does not fill the kernel's table.
+/// Time between two checks for missing and stale neighbours.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The resolver thread. It ends when this is dropped.
@@ -120,11 +119,15 @@ impl ResolverThread {
                 wanted = table.stale_in_use(&self.neighbors);
             }
             wanted.extend(table.missing_next_hops());
-            while let Some((port, address)) = self.solicit_queue.pop() {
-                wanted.extend(table.request(port, unpack(address)));
+            while let Some(Solicitation { by, port, address }) = self.solicit_queue.pop() {
+                wanted.extend(table.request(by, port, unpack(address)));
             }
+            // A neighbour may be requested and given up in one turn.
             for neighbor in wanted {
                 report(self.events.resolve(neighbor));
+            }
+            for neighbor in table.take_given_up() {
+                report(self.events.remove(neighbor));
             }
         }
     }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam::queue::ArrayQueue;
 
 use super::slot::Slot;
+use super::solicit::Solicitation;
 use crate::dataplane::eventfd::EventFd;
 use crate::ids::PortId;
 use crate::limits::{NEIGHBORS_MAX, PORTS_MAX, SOLICITS_WAITING_MAX};
@@ -35,7 +36,7 @@ pub(crate) struct Neighbors {
 /// Bounded queue of neighbours on uplinks that workers want resolved. A worker that finds it full asks again
 /// later.
 pub(crate) struct SolicitQueue {
-    queue: ArrayQueue<(PortId, Address)>,
+    queue: ArrayQueue<Solicitation>,
     eventfd: EventFd,
 }
 
@@ -45,14 +46,14 @@ impl SolicitQueue {
     }
 
     /// Adds a neighbour, and wakes the resolver.
-    pub(crate) fn push(&self, port: PortId, address: Address) {
-        if self.queue.push((port, address)).is_ok() {
+    pub(crate) fn push(&self, solicitation: Solicitation) {
+        if self.queue.push(solicitation).is_ok() {
             self.wake();
         }
     }
 
     /// Removes the first neighbour, if there is one.
-    pub(crate) fn pop(&self) -> Option<(PortId, Address)> {
+    pub(crate) fn pop(&self) -> Option<Solicitation> {
         self.queue.pop()
     }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::table::Neighbors;
+use super::unresolved::{Request, Unresolved};
 use crate::ids::PortId;
-use crate::limits::SOLICITS_WAITING_MAX;
 use crate::net::address::pack;
 use crate::net::mac::Mac;
 use crate::netlink::{Neighbor, NeighborEvent, NudState};
@@ -29,8 +29,12 @@ pub(super) struct UplinkTable {
     known: BTreeMap<Neighbor, bool>,
     /// Known neighbours that the current dump has not named yet.
     not_in_dump: BTreeSet<Neighbor>,
-    /// Neighbours that the thread has requested since the last tick.
+    /// Next hops and stale neighbours that the thread has requested since the last tick.
     requested: BTreeSet<Neighbor>,
+    /// Neighbours that workers have missed.
+    unresolved: Unresolved,
+    /// Neighbours that the kernel is to forget.
+    given_up: Vec<Neighbor>,
     /// Whether a dump is needed: after the addition of an uplink, and after lost events.
     needs_dump: bool,
 }
@@ -60,9 +64,25 @@ impl UplinkTable {
         needs_dump
     }
 
-    /// Allows one request for each neighbour again.
+    /// Allows one request for each next hop again.
     pub(super) fn start_tick(&mut self) {
         self.requested.clear();
+        let over = self.unresolved.start_tick();
+        self.give_up(over);
+    }
+
+    /// Neighbours that the kernel is to forget, since the last call: those of no route that nobody has answered for, or that the port
+    /// which asked for them has given up for others.
+    pub(super) fn take_given_up(&mut self) -> Vec<Neighbor> {
+        std::mem::take(&mut self.given_up)
+    }
+
+    fn give_up(&mut self, neighbors: impl IntoIterator<Item = Neighbor>) {
+        let wanted: Vec<Neighbor> = neighbors
+            .into_iter()
+            .filter(|neighbor| !self.known.contains_key(neighbor) && !self.is_next_hop(*neighbor))
+            .collect();
+        self.given_up.extend(wanted);
     }
 
     /// Takes over an event of the kernel's neighbour table.
@@ -74,6 +94,12 @@ impl UplinkTable {
                     self.requested.remove(&neighbor);
                 }
                 self.set_state(neighbor, nud_state, neighbors);
+                if nud_state != NudState::Unresolved
+                    && self.unresolved.remove(neighbor)
+                    && nud_state == NudState::Failed
+                {
+                    self.give_up([neighbor]);
+                }
             }
             NeighborEvent::DumpDone => {
                 for neighbor in std::mem::take(&mut self.not_in_dump) {
@@ -131,11 +157,15 @@ impl UplinkTable {
         wanted
     }
 
-    /// Requests a neighbour that a worker misses, unless the limit of the tick is reached.
-    pub(super) fn request(&mut self, port: PortId, address: IpAddr) -> Option<Neighbor> {
+    /// Requests a neighbour that a worker misses for a packet from the port `by`.
+    pub(super) fn request(&mut self, by: PortId, port: PortId, address: IpAddr) -> Option<Neighbor> {
         let neighbor = self.resolvable(port, address)?;
-        let may = self.requested.len() < SOLICITS_WAITING_MAX && !self.known.contains_key(&neighbor);
-        (may && self.requested.insert(neighbor)).then_some(neighbor)
+        if self.known.contains_key(&neighbor) || self.requested.contains(&neighbor) {
+            return None;
+        }
+        let Request { wanted, given_up } = self.unresolved.add(by, neighbor)?;
+        self.give_up(given_up);
+        Some(wanted)
     }
 
     fn is_next_hop(&self, (interface, address): Neighbor) -> bool {
@@ -154,6 +184,7 @@ impl UplinkTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::PORT_UNRESOLVED_MAX;
 
     const PORT: PortId = PortId(4);
     const DEVICE: UplinkDevice = UplinkDevice { interface: 7, resolves: true };
@@ -247,13 +278,31 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_tries_every_address_causes_a_bounded_number_of_requests() {
-        let (mut table, _) = bench(DEVICE);
-        let asked = (0..10_000u32).filter_map(|i| table.request(PORT, IpAddr::from(i.to_be_bytes()))).count();
-        assert_eq!(asked, SOLICITS_WAITING_MAX);
-        table.start_tick();
-        assert_eq!(table.request(PORT, ip("192.0.2.1")), Some((7, ip("192.0.2.1"))));
-        assert_eq!(table.request(PORT, ip("192.0.2.1")), None, "once is enough");
+    fn a_pod_that_tries_every_address_has_few_places_in_the_kernels_table() {
+        let (mut table, neighbors) = bench(DEVICE);
+        let [hostile, other] = [PortId(1), PortId(2)];
+        let router = ip("192.0.2.1");
+        table.next_hops = [(PORT, router)].into();
+        assert_eq!(table.missing_next_hops(), [(7, router)]);
+        let own = (7, ip("192.0.2.9"));
+        assert_eq!(table.request(other, PORT, own.1), Some(own));
+        let mut places = BTreeSet::new();
+        for number in 0..10_000u32 {
+            places.extend(table.request(hostile, PORT, IpAddr::from((0x0a00_0000 | number).to_be_bytes())));
+            for gone in table.take_given_up() {
+                assert!(places.remove(&gone), "the neighbours of others stay");
+            }
+        }
+        assert_eq!(places.len(), PORT_UNRESOLVED_MAX);
+        assert_eq!(table.request(other, PORT, own.1), None, "once is enough");
+        // Nobody answers for them, and the kernel forgets them; a neighbour that answers stays.
+        let failed: Vec<Neighbor> = places.iter().copied().collect();
+        for neighbor in &failed {
+            table.apply_event(NeighborEvent::State(*neighbor, NudState::Failed), &neighbors);
+        }
+        assert_eq!(table.take_given_up(), failed);
+        table.apply_event(NeighborEvent::State(own, NudState::Reachable(mac(9))), &neighbors);
+        assert_eq!((table.take_given_up(), neighbors.uplink_mac(PORT, pack(own.1))), (vec![], Some(mac(9))));
     }
 
     #[test]
@@ -261,7 +310,7 @@ mod tests {
         let (mut table, neighbors) = bench(UplinkDevice { resolves: false, ..DEVICE });
         table.next_hops = [(PORT, ip("192.0.2.1"))].into();
         assert_eq!(table.missing_next_hops(), []);
-        assert_eq!(table.request(PORT, ip("192.0.2.2")), None);
+        assert_eq!(table.request(PORT, PORT, ip("192.0.2.2")), None);
         table
             .apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         assert_eq!(neighbors.uplink_mac(PORT, pack(ip("192.0.2.1"))), None);

@@ -147,7 +147,7 @@ fn solicit(batch: &mut Batch, i: usize, context: &Context<'_>, rate_limits: &mut
         return batch.drop(i, DropReason::NoRoute);
     };
     if context.snapshot.hop_and_adjacency(number).1.is_uplink {
-        rate_limits.solicit_on_uplink(out, neighbor, context.now_ms);
+        rate_limits.solicit_on_uplink(batch.in_ports[i], out, neighbor, context.now_ms);
     } else {
         rate_limits.solicit(out, neighbor, context.now_ms);
     }

@@ -33,7 +33,7 @@ use self::sweeper::{Sweeper, Swept};
 use super::conntrack::{LookupBatch, WorkerState};
 use super::fib::snapshot::Snapshot;
 use super::fragments::Fragments;
-use super::neighbor::solicit::RateLimits;
+use super::neighbor::solicit::{RateLimits, Solicitation};
 use super::pipeline;
 use super::pipeline::batch::{Batch, Disposition};
 use super::pipeline::context::Context;
@@ -393,10 +393,11 @@ impl Worker {
 
     /// Sends the solicitations of the batch, and leaves those on uplinks to the resolver.
     fn send_solicitations(&mut self) {
-        while let Some((port, address)) = self.rate_limits.solicitations.pop() {
+        while let Some(solicitation) = self.rate_limits.solicitations.pop() {
+            let Solicitation { port, address, .. } = solicitation;
             let Some(view) = self.snapshot.port(port) else { continue };
             if view.kind == PortKind::Uplink {
-                self.shared.solicit_queue.push(port, address);
+                self.shared.solicit_queue.push(solicitation);
                 continue;
             }
             if !self.ports.has_credit(port) {

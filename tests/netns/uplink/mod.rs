@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use palisade::lab::PodPorts;
+use palisade::limits::PORT_UNRESOLVED_MAX;
 use palisade::net::flow::Protocol;
 
 use self::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
@@ -247,4 +248,36 @@ fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
     let client = one.pods[0].connect(at, PATIENCE).unwrap();
     assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
     assert!(one.log().lines().any(|line| line.contains("no zero-copy")), "{}", one.log());
+}
+
+#[test]
+fn a_pod_that_tries_every_address_leaves_others_new_neighbours() {
+    const TRIED: u32 = 2000;
+    let Some(_isolated) = isolated() else { return };
+    let mut cluster =
+        Cluster::up([&["hostile", "other"], &["server"]], &policy("none", "nobody", "  ingress: []\n"));
+    cluster.start();
+    let [one, two] = &cluster.nodes;
+    let [hostile, other] = &one.pods[..] else { panic!("two pods") };
+    let tried =
+        |number: u32| IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0xbad, (number >> 8) as u16, number as u16]);
+    let flood = hostile.udp(SocketAddr::new(pod_address(1, 0)[1], 0));
+    let unresolved = || {
+        let table = one.own.output("ip -6 neigh show dev up0");
+        table.lines().filter(|line| line.contains(":bad:")).count()
+    };
+    let mut most = 0;
+    for round in 0..8_u32 {
+        for number in round * TRIED..(round + 1) * TRIED {
+            flood.send_to(b"hello", SocketAddr::new(tried(number), PORT)).unwrap();
+        }
+        most = most.max(unresolved());
+        // Another station of the link appears, and another pod reaches it.
+        let station = IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0, 0xace, round as u16]);
+        two.own.run(&format!("ip address add {station}/64 dev up0 nodad"));
+        let ends = [pod_address(1, 1)[1], station];
+        assert!(udp_crosses(other, &two.own, ends, 20), "{station}");
+    }
+    assert!(most > 0 && most <= 2 * PORT_UNRESOLVED_MAX, "{most} neighbours in the kernel's table");
+    eventually("the kernel forgets neighbours that nobody has answered for", || unresolved() == 0);
 }
