@@ -85,7 +85,7 @@ fn packets_up_to_the_largest_mtu_cross_intact_and_longer_ones_do_not() {
             }
             let before = rig.counters(A);
             let spec = sized(pod_address(0)[family], pod_address(1)[family], transport, MTU_MAX + 1);
-            // Don't Fragment is not set, and the switch fragments nothing: it sends an ICMP error.
+            // No router may fragment it: the switch sends an ICMP error.
             let told = rig.send(A, &spec);
             assert!(matches!(told.as_slice(), [(A, _)]), "{}", told.len());
             assert_eq!(rig.drops_since(A, &before), [("too-big".to_owned(), 1)].into());

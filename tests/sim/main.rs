@@ -26,6 +26,7 @@ mod bandwidth;
 mod checksums;
 mod connection_floods;
 mod explain;
+mod fragmentation;
 mod fuzz;
 mod handoff;
 mod hostile_frames;

@@ -215,23 +215,13 @@ fn arrived(rig: &mut Rig, port: PortId, specs: &[Spec]) -> Vec<(Vec<u8>, u16)> {
         let mut finished = packet;
         if header.needs_checksum() {
             assert_eq!((header.csum_start, header.csum_offset), (l4 as u16, 16));
-            let sum = ones_sum(&finished[l4..]);
+            let sum = frames::checksum::ones_sum(&finished[l4..]);
             finished[l4 + 16..l4 + 18].copy_from_slice(&(!sum).to_be_bytes());
         }
         frames::check(&finished).unwrap();
         (payload, header.gso_size)
     };
     collected(rig, B).into_iter().map(whole).collect()
-}
-
-fn ones_sum(bytes: &[u8]) -> u16 {
-    let words =
-        bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 /// Segments of one connection from a host behind the uplink to pod B.

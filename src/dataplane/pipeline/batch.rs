@@ -50,8 +50,12 @@ pub(crate) struct Batch {
     pub dispositions: [Disposition; BATCH_FRAMES_MAX],
     /// Whether the frame holds an answer of the switch, which leaves by the port that the frame came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
-    /// Number of the segments that the frame has been cut into, if it has a virtio-net header and leaves by a port
-    /// that takes none.
+    /// Packets that are larger than the MTU of their adjacency, and are to be cut into fragments.
+    pub oversize: Vec<u16>,
+    /// Whether a packet of the batch was cut into fragments.
+    pub has_fragments_to_send: bool,
+    /// Number of the segments or fragments that the frame has been cut into, if it has a virtio-net header and leaves by a port
+    /// that takes none, or is larger than the MTU.
     pub segment_counts: [u8; BATCH_FRAMES_MAX],
     /// Segments of all such frames, in order.
     pub segments: VecDeque<Frame>,
@@ -88,6 +92,8 @@ impl Batch {
             adjacencies: Box::new([Adjacency::default(); BATCH_FRAMES_MAX]),
             dispositions: [Disposition::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
+            oversize: Vec::with_capacity(2 * BATCH_FRAMES_MAX),
+            has_fragments_to_send: false,
             segment_counts: [0; BATCH_FRAMES_MAX],
             segments: VecDeque::with_capacity(SEGMENTS_MAX),
             denied_replies: Vec::with_capacity(BATCH_FRAMES_MAX),

@@ -2,9 +2,11 @@
 //! unfinished.
 
 mod checksum;
+mod fragment;
 mod segment;
 
-use self::checksum::finish_checksum;
+use self::checksum::{finish_checksum, finish_checksum_here};
+use self::fragment::{Plan, fragment};
 use self::segment::{frames_of_segments, segment};
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
@@ -26,7 +28,15 @@ pub(super) fn rewrite(
     free: &mut Vec<Frame>,
 ) {
     let src = context.snapshot.mac.to_bits();
+    batch.oversize.sort_unstable_by(|one, other| other.cmp(one));
+    let mut next_oversize = batch.oversize.pop();
     for i in 0..batch.len() {
+        while next_oversize.is_some_and(|next| usize::from(next) <= i) {
+            if next_oversize == Some(i as u16) && batch.leaves(i) {
+                rewrite_oversize(batch, i, context, transmit_credit, free, src);
+            }
+            next_oversize = batch.oversize.pop();
+        }
         if !batch.leaves(i) {
             continue;
         }
@@ -42,6 +52,48 @@ pub(super) fn rewrite(
             rewrite_slow(batch, i, context, transmit_credit, free, src);
         }
     }
+}
+
+/// Rewrites a packet that is larger than the MTU of its adjacency, and cuts it into fragments.
+#[cold]
+#[inline(never)]
+fn rewrite_oversize(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    transmit_credit: &mut [u32],
+    free: &mut Vec<Frame>,
+    src: u64,
+) {
+    let adjacency = batch.adjacencies[i];
+    let src = source_of(context, adjacency, src);
+    let mut packet = batch.packets[i];
+    let frame = &mut batch.frames[i];
+    frame.truncate(usize::from(packet.end));
+    if packet.unfinished {
+        finish_checksum_here(context.umem, frame, &packet, usize::from(packet.l3));
+        packet.unfinished = false;
+    }
+    let is_written = rewrite_frame(context.umem, frame, &packet, adjacency, src, free);
+    let plan = if is_written { Plan::of(context.umem, frame, adjacency.mtu) } else { None };
+    let Some(plan) = plan else { return batch.drop(i, DropReason::TooBig) };
+    let credit = &mut transmit_credit[adjacency.out.index()];
+    let Some(left) = credit.checked_sub(plan.frames() as u32) else {
+        return batch.drop(i, DropReason::TxFull);
+    };
+    let count = fragment(context.umem, &batch.frames[i], &plan, free, &mut batch.segments);
+    if count == 0 {
+        return batch.drop(i, DropReason::TxFull);
+    }
+    *credit = left;
+    (batch.segment_counts[i], batch.has_fragments_to_send) = (count as u8, true);
+    batch.dispositions[i] = Disposition::Forward(adjacency.out);
+}
+
+/// Ethernet source of frames that leave by an adjacency; `src` is the switch's.
+fn source_of(context: &Context<'_>, adjacency: Adjacency, src: u64) -> u64 {
+    let own = |out| context.snapshot.port(out).map_or(src, |port| port.own_mac.to_bits());
+    if adjacency.is_uplink { own(adjacency.out) } else { src }
 }
 
 #[inline(never)]
@@ -64,11 +116,7 @@ fn rewrite_slow(
     if (*credit as usize) < frames(batch) {
         return batch.drop(i, DropReason::TxFull);
     }
-    let src = if adjacency.is_uplink {
-        context.snapshot.port(out).map_or(src, |port| port.own_mac.to_bits())
-    } else {
-        src
-    };
+    let src = source_of(context, adjacency, src);
     let fits = rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, free);
     // A VLAN tag may have added a frame to the packet.
     let left = credit.checked_sub(frames(batch) as u32);

@@ -93,7 +93,8 @@ pub(in crate::dataplane) fn forward_via(
         if adjacency.mac == 0 { learned_mac(batch, i, context, number, adjacency) } else { adjacency.mac };
     let packet = &batch.packets[i];
     let mtu = usize::from(adjacency.mtu);
-    if (packet.ttl <= 1) | (packet.ip_bytes() > mtu && !segments_fit(batch, i, context, mtu)) {
+    let is_oversize = packet.ip_bytes() > mtu && !segments_fit(batch, i, context, mtu);
+    if (packet.ttl <= 1) | (is_oversize && !note_oversize(batch, i, context)) {
         report_unforwardable(batch, i, context, rate_limits, adjacency);
     } else if mac == 0 {
         solicit(batch, i, context, rate_limits, number);
@@ -120,6 +121,21 @@ fn segments_fit(batch: &Batch, i: usize, context: &Context<'_>, mtu: usize) -> b
             usize::from(packet.l4 - packet.l3) + transport_header_bytes(packet, context.umem.data(frame));
         headers + usize::from(header.gso_size) <= mtu
     })
+}
+
+/// Has packet `i` cut into fragments. Returns false for one that no router may fragment, and for one of segments: its sender
+/// has no smaller ones.
+#[cold]
+#[inline(never)]
+fn note_oversize(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
+    let has_segments = |frame| context.umem.virtio_header(frame).is_some_and(|header| header.gso_size > 0);
+    let may = !batch.packets[i].dont_fragment
+        && !has_segments(&batch.frames[i])
+        && batch.oversize.len() < batch.oversize.capacity();
+    if may {
+        batch.oversize.push(i as u16);
+    }
+    may
 }
 
 /// Drops a packet that its adjacency does not take, and reports it to the sender.

@@ -342,7 +342,7 @@ impl Worker {
 
     /// Moves each frame of the batch to the place that its verdict names.
     fn dispatch(&mut self) {
-        if self.ports.has_taps() {
+        if self.ports.has_taps() | self.batch.has_fragments_to_send {
             self.dispatch_with_taps();
         } else {
             self.dispatch_frames::<false>();
@@ -352,7 +352,7 @@ impl Worker {
     #[inline(never)]
     fn dispatch_with_taps(&mut self) {
         self.dispatch_frames::<true>();
-        self.batch.has_virtio_headers = false;
+        (self.batch.has_virtio_headers, self.batch.has_fragments_to_send) = (false, false);
         self.ports.finish_coalesced(&mut self.coalescer, &self.umem);
     }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use palisade::lab::traffic::{Server, Services, transfer};
@@ -94,6 +95,37 @@ fn a_datagram_that_must_not_be_cut_is_refused_by_the_switch_and_its_sender_is_to
     }
     assert_accounted(&rig.counters());
     assert_eq!(rig.drops(), [("too-big".to_owned(), 2)].into());
+}
+
+#[test]
+fn a_datagram_that_may_be_cut_arrives_in_fragments_of_the_switch() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = narrow_rig();
+    let (near, far) = (rig.pod("near"), rig.pod("far"));
+    let _server = Server::start(&far, &[PORT], Services::Udp).unwrap();
+    let socket = connected(&near, far.v4().into()).unwrap();
+    let dont = libc::IP_PMTUDISC_DONT;
+    // SAFETY: the option is an integer, whose size is given.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            (&raw const dont).cast(),
+            size_of_val(&dont) as u32,
+        )
+    };
+    assert_eq!(set, 0);
+    // The second one leaves its sender in fragments, of which the switch cuts the first again.
+    for bytes in [1472, 4000] {
+        let whole: Vec<u8> = (0..bytes).map(|at: usize| (at % 251) as u8).collect();
+        socket.send(&whole).unwrap();
+        let mut echo = vec![0; 8000];
+        assert_eq!(socket.recv(&mut echo).unwrap(), whole.len());
+        assert!(echo[..whole.len()] == whole);
+    }
+    assert_accounted(&rig.counters());
+    assert_eq!(rig.drops(), [].into());
 }
 
 fn connected(pod: &Pod, to: IpAddr) -> io::Result<UdpSocket> {

@@ -10,8 +10,17 @@ use crate::xdp::{Frame, Umem};
 /// receiver. The IP header begins `l3` bytes into the frame.
 #[inline(never)]
 pub(super) fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize, leaves: bool) {
+    finish(umem, frame, packet, l3, leaves || umem.leaves_checksums());
+}
+
+/// Computes the checksum that the sender has left to the hardware, of a packet that is cut into fragments: no hardware can.
+#[cold]
+pub(super) fn finish_checksum_here(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize) {
+    finish(umem, frame, packet, l3, false);
+}
+
+fn finish(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize, leaves: bool) {
     let l4 = l3 + usize::from(packet.l4 - packet.l3);
-    let leaves = leaves || umem.leaves_checksums();
     match packet.protocol {
         Protocol::TCP => finish_or_leave(umem, frame, packet, l4, tcp::CHECKSUM_OFFSET, leaves),
         Protocol::UDP => finish_or_leave(umem, frame, packet, l4, udp::CHECKSUM_OFFSET, leaves),

@@ -89,9 +89,11 @@ pub(super) fn segment(
 }
 
 /// Payload of a packet, in order.
-struct Payload<'a, Rest> {
-    part: &'a [u8],
-    rest: Rest,
+pub(super) struct Payload<'a, Rest> {
+    /// Bytes that come next.
+    pub(super) part: &'a [u8],
+    /// What follows them.
+    pub(super) rest: Rest,
 }
 
 impl<'a, Rest: Iterator<Item = &'a [u8]>> Payload<'a, Rest> {
@@ -112,7 +114,7 @@ impl<'a, Rest: Iterator<Item = &'a [u8]>> Payload<'a, Rest> {
 }
 
 /// Writes the headers and `bytes` payload bytes into frames of `free`.
-fn write_segment<'a>(
+pub(super) fn write_segment<'a>(
     umem: &Umem,
     headers: &[u8],
     payload: &mut Payload<'a, impl Iterator<Item = &'a [u8]>>,
