@@ -114,7 +114,7 @@ mod tests {
         let mut unresolved = Unresolved::default();
         for round in 0..100 {
             for port in 1..=250 {
-                drop(unresolved.add(PortId(port), neighbor(round << 16 | u32::from(port))));
+                unresolved.add(PortId(port), neighbor(round << 16 | u32::from(port)));
             }
             assert!(unresolved.0.len() <= SOLICITS_WAITING_MAX);
             // One that asks for nothing else is served at once, and keeps its place for this round.
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_neighbour_whose_outcome_is_lost_is_given_up() {
         let mut unresolved = Unresolved::default();
-        drop(unresolved.add(PortId(1), neighbor(1)));
+        assert!(unresolved.add(PortId(1), neighbor(1)).is_some());
         let given_up: Vec<Neighbor> = (0..=TICKS_MAX).flat_map(|_| unresolved.start_tick()).collect();
         assert_eq!(given_up, [neighbor(1)]);
         assert!(!unresolved.remove(neighbor(1)));
