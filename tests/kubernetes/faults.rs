@@ -312,6 +312,30 @@ fn an_answer_404_for_a_kind_of_the_list_of_apis_removes_nothing() {
 }
 
 #[test]
+fn a_kind_that_has_moved_to_its_next_version_is_followed_there() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    let policy = |name: &str, priority: u32, action: &str| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": {"name": name},
+            "spec": {"tier": "Admin", "priority": priority, "subject": {"namespaces": {}},
+                "ingress": [{"action": action, "from": [{"namespaces": {}}]}]}})
+    };
+    server.put(policy("before", 2, "Deny"));
+    let agent = Agent::start(&server);
+    agent.converges(&server);
+    server.set(|faults| {
+        faults.absent.insert("ClusterNetworkPolicy");
+        faults.other_version = Some("v1beta1");
+    });
+    server.cut();
+    let is_of_next = |line: &String| line.contains("/v1beta1/clusternetworkpolicies");
+    eventually("the next version is asked for", || server.requests().iter().any(is_of_next));
+    server.put(policy("after", 1, "Accept"));
+    agent.converges(&server);
+    eventually("the kind is followed", || agent.see(|recorded| recorded.report.away.is_empty()));
+}
+
+#[test]
 fn a_switch_with_other_tables_gets_all_of_them() {
     let server = ApiServer::start();
     small_cluster(&server);

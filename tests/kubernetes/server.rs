@@ -278,11 +278,15 @@ fn answer(
         drop(state);
         return respond(stream, 201, "{}", "");
     }
-    let Some((_, version, kind)) = COLLECTIONS.iter().find(|(path, ..)| *path == request.path) else {
+    // Absent kinds may be there in another version.
+    let other = faults.other_version.map(|version| format!("/{version}/"));
+    let path = other.map_or(request.path.clone(), |other| request.path.replace(&other, "/v1alpha2/"));
+    let is_other = path != request.path;
+    let Some((_, version, kind)) = COLLECTIONS.iter().find(|(known, ..)| *known == path) else {
         drop(state);
         return discovery(stream, &request.path, &faults);
     };
-    if faults.absent.contains(kind) {
+    if faults.absent.contains(kind) != is_other {
         drop(state);
         return status(stream, 404, "the server could not find the requested resource");
     }

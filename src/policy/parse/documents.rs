@@ -14,7 +14,10 @@ use crate::policy::objects::Object;
 use crate::policy::objects::replicas;
 use crate::tables::PolicyKind;
 
-/// Supported kinds with their only supported version.
+/// Kinds whose objects are read alike in another version.
+const OTHER_VERSIONS: [(&str, &str); 1] = [("ClusterNetworkPolicy", "policy.networking.k8s.io/v1beta1")];
+
+/// Supported kinds with their version.
 const KINDS: [(&str, &str, Scope); 15] = [
     ("NetworkPolicy", "networking.k8s.io/v1", Scope::Namespaced),
     ("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", Scope::Cluster),
@@ -107,7 +110,7 @@ impl ManifestParser {
                 self.pass_over(&at, (kind, version), &name, source);
             }
             (Some(kind), Some(version), Some((_, wanted, scope))) => {
-                if version == *wanted {
+                if version == *wanted || OTHER_VERSIONS.contains(&(kind, version)) {
                     let objects = parse_kind(&at, kind, *scope).into_iter().flatten();
                     let placed = objects.map(|object| (object, Location::new(source, node.span)));
                     self.parsed.objects.extend(placed);

@@ -31,6 +31,8 @@ pub(super) struct Follower {
     pub(super) sender: mpsc::Sender<(usize, Message)>,
     /// Number that changes when all objects are to be listed again.
     pub(super) restart: watch::Receiver<u64>,
+    /// Version of the API in which the kind is read.
+    api_version: &'static str,
     /// Version from which a watch continues. `None`: the objects are to be listed.
     version: Option<String>,
     /// Whether the server refuses streaming lists.
@@ -86,6 +88,7 @@ impl Follower {
             timing,
             sender,
             restart,
+            api_version: KINDS[index].versions[0],
             version: None,
             refuses_streams: false,
             failed_streams: 0,
@@ -172,11 +175,20 @@ impl Follower {
     async fn absent(&mut self) -> Result<Duration, Stopped> {
         self.version = None;
         let kind = self.kind();
-        if let Err(reason) = presence::is_absent(&self.connection, kind, self.timing.idle).await {
-            self.absent_since = None;
-            let reason = format!("the API server answers 404 to requests for {}: {reason}", kind.resource());
-            self.send(Message::Away(reason)).await?;
-            return Ok(self.backed_off());
+        match presence::find(&self.connection, kind, self.api_version, self.timing.idle).await {
+            Ok(None) => {}
+            Ok(Some(version)) => {
+                tracing::info!(kind = kind.name, "the API server has the kind in version {version}");
+                self.api_version = version;
+                return Ok(self.backed_off());
+            }
+            Err(reason) => {
+                self.absent_since = None;
+                let reason =
+                    format!("the API server answers 404 to requests for {}: {reason}", kind.resource());
+                self.send(Message::Away(reason)).await?;
+                return Ok(self.backed_off());
+            }
         }
         let since = *self.absent_since.get_or_insert_with(Instant::now);
         if self.was_present && since.elapsed() < self.timing.vanished {
@@ -220,7 +232,7 @@ impl Follower {
                 if self.has_page_size { format!("?limit={}", self.timing.page) } else { String::new() };
             let rest_query =
                 if rest.is_empty() { String::new() } else { format!("&continue={}", escaped(&rest)) };
-            let path = format!("{}{limit}{rest_query}", self.kind().path());
+            let path = format!("{}{limit}{rest_query}", self.kind().path(self.api_version));
             let head = self.page(&path).await?;
             rest = head.r#continue.filter(|_| self.has_page_size).unwrap_or_default();
             if rest.is_empty() {
@@ -265,8 +277,10 @@ impl Follower {
             Some(version) => format!("&resourceVersion={}", escaped(version)),
             None => "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=".to_owned(),
         };
-        let path =
-            format!("{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}{from}", self.kind().path());
+        let path = format!(
+            "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}{from}",
+            self.kind().path(self.api_version)
+        );
         let response = self
             .connection
             .send(Method::GET, &path, None)

@@ -9,8 +9,8 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     /// Group; empty for the core.
     pub(super) group: &'static str,
-    /// Version.
-    pub(super) version: &'static str,
+    /// Versions that are read alike, the one that is asked for first.
+    pub(super) versions: &'static [&'static str],
     /// Resource in paths and in rights.
     pub(super) plural: &'static str,
     /// Whether a cluster may lack it, because a custom resource defines it.
@@ -24,25 +24,17 @@ pub(super) struct Kind {
 impl Kind {
     /// `apiVersion` of manifests.
     pub(super) fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            self.version.to_owned()
-        } else {
-            format!("{}/{}", self.group, self.version)
-        }
+        let version = self.versions[0];
+        if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
     }
 
-    /// Path of the API group.
-    pub(super) fn group_path(&self) -> String {
+    /// Path of all objects of the kind in a version.
+    pub(super) fn path(&self, version: &str) -> String {
         if self.group.is_empty() {
-            format!("/api/{}", self.version)
+            format!("/api/{version}/{}", self.plural)
         } else {
-            format!("/apis/{}", self.api_version())
+            format!("/apis/{}/{version}/{}", self.group, self.plural)
         }
-    }
-
-    /// Path of all objects of the kind.
-    pub(super) fn path(&self) -> String {
-        format!("{}/{}", self.group_path(), self.plural)
     }
 
     /// Resource with its group, as in messages of the API server.
@@ -145,11 +137,11 @@ const LIST_METADATA: Keep = Keep::Fields(&[("resourceVersion", Keep::All), ("con
 /// Kind whose objects keep `metadata` and these fields. An event may contain a `Status` instead, with `code` and
 /// `message`.
 macro_rules! kind {
-    ($name:literal, $group:literal, $version:literal, $plural:literal, $is_custom:literal, [$($field:tt)*]) => {
+    ($name:literal, $group:literal, [$($version:literal),+], $plural:literal, $is_custom:literal, [$($field:tt)*]) => {
         Kind {
             name: $name,
             group: $group,
-            version: $version,
+            versions: &[$($version),+],
             plural: $plural,
             is_custom: $is_custom,
             list: Keep::Fields(&[
@@ -174,13 +166,13 @@ macro_rules! kind {
 
 /// Kinds that are followed. Policies keep their whole `spec`, so that a field that is unknown here is found.
 pub(super) static KINDS: [Kind; 9] = [
-    kind!("Namespace", "", "v1", "namespaces", false, []),
-    kind!("Node", "", "v1", "nodes", false, [("spec", NODE_SPEC), ("status", NODE_STATUS)]),
-    kind!("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies", false, [("spec", Keep::All)]),
+    kind!("Namespace", "", ["v1"], "namespaces", false, []),
+    kind!("Node", "", ["v1"], "nodes", false, [("spec", NODE_SPEC), ("status", NODE_STATUS)]),
+    kind!("NetworkPolicy", "networking.k8s.io", ["v1"], "networkpolicies", false, [("spec", Keep::All)]),
     kind!(
         "ClusterNetworkPolicy",
         "policy.networking.k8s.io",
-        "v1alpha2",
+        ["v1alpha2", "v1beta1"],
         "clusternetworkpolicies",
         true,
         [("spec", Keep::All)]
@@ -188,7 +180,7 @@ pub(super) static KINDS: [Kind; 9] = [
     kind!(
         "AdminNetworkPolicy",
         "policy.networking.k8s.io",
-        "v1alpha1",
+        ["v1alpha1"],
         "adminnetworkpolicies",
         true,
         [("spec", Keep::All)]
@@ -196,17 +188,17 @@ pub(super) static KINDS: [Kind; 9] = [
     kind!(
         "BaselineAdminNetworkPolicy",
         "policy.networking.k8s.io",
-        "v1alpha1",
+        ["v1alpha1"],
         "baselineadminnetworkpolicies",
         true,
         [("spec", Keep::All)]
     ),
-    kind!("Pod", "", "v1", "pods", false, [("spec", POD_SPEC), ("status", POD_STATUS)]),
-    kind!("Service", "", "v1", "services", false, [("spec", SERVICE_SPEC), ("status", SERVICE_STATUS)]),
+    kind!("Pod", "", ["v1"], "pods", false, [("spec", POD_SPEC), ("status", POD_STATUS)]),
+    kind!("Service", "", ["v1"], "services", false, [("spec", SERVICE_SPEC), ("status", SERVICE_STATUS)]),
     kind!(
         "EndpointSlice",
         "discovery.k8s.io",
-        "v1",
+        ["v1"],
         "endpointslices",
         false,
         [("addressType", Keep::All), ("endpoints", ENDPOINTS), ("ports", ENDPOINT_PORTS)]
@@ -219,7 +211,7 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api() {
-        let paths: Vec<String> = KINDS.iter().map(Kind::path).collect();
+        let paths: Vec<String> = KINDS.iter().map(|kind| kind.path(kind.versions[0])).collect();
         assert!(paths.contains(&"/api/v1/pods".to_owned()));
         assert!(paths.contains(&"/apis/networking.k8s.io/v1/networkpolicies".to_owned()));
         assert_eq!(KINDS[2].resource(), "networkpolicies.networking.k8s.io");

@@ -45,8 +45,14 @@ struct Resource {
     name: String,
 }
 
-/// Finds out that the server has a kind in no version. The error says why that is not certain.
-pub(super) async fn is_absent(connection: &Connection, kind: &Kind, idle: Duration) -> Result<(), String> {
+/// Finds another version than `current` in which the server has a kind and this agent reads it; `None` if the server has it in no
+/// version. The error says why neither is certain.
+pub(super) async fn find(
+    connection: &Connection,
+    kind: &Kind,
+    current: &str,
+    idle: Duration,
+) -> Result<Option<&'static str>, String> {
     let list: Groups = document(connection, "/apis", idle).await?;
     if list.kind != "APIGroupList" {
         return Err("its answer to /apis is no list of APIs".to_owned());
@@ -57,6 +63,7 @@ pub(super) async fn is_absent(connection: &Connection, kind: &Kind, idle: Durati
     if versions.len() > VERSIONS_MAX {
         return Err(format!("it has more than {VERSIONS_MAX} versions of {}", kind.group));
     }
+    let (mut readable, mut unreadable) = (None, None);
     for version in versions {
         if !version.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(format!("it has an unreadable version of {}", kind.group));
@@ -66,15 +73,24 @@ pub(super) async fn is_absent(connection: &Connection, kind: &Kind, idle: Durati
         if list.kind != "APIResourceList" {
             return Err(format!("its answer to {path} is no list of resources"));
         }
-        if list.resources.iter().any(|resource| resource.name == kind.plural) {
-            return Err(if version == kind.version {
-                format!("{path} has them, so that the answer may change")
-            } else {
-                format!("it has them in version {version}, but this agent reads {} alone", kind.version)
-            });
+        if !list.resources.iter().any(|resource| resource.name == kind.plural) {
+            continue;
+        }
+        if version == current {
+            return Err(format!("{path} has them, so that the answer may change"));
+        }
+        match kind.versions.iter().find(|known| **known == version) {
+            Some(known) => readable = Some(*known),
+            None => unreadable = Some(version),
         }
     }
-    Ok(())
+    match unreadable.filter(|_| readable.is_none()) {
+        Some(version) => {
+            let read = kind.versions.join(" and ");
+            Err(format!("it has them in version {version}, but this agent reads {read} alone"))
+        }
+        None => Ok(readable),
+    }
 }
 
 /// Reads a document of the server.
