@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::capture::Captures;
 use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Conntrack, QuotaClass};
-use super::endpoints::{Endpoints, Link};
+use super::endpoints::{Endpoints, Link, SaveProblem};
 use super::fib::port::PortView;
 use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
@@ -47,6 +47,7 @@ pub(super) struct Core {
     flow_table: FlowTableReport,
     /// Start of this process's switch. The clock of the flow table may begin at the boot of the machine.
     started: Instant,
+    save_problem: SaveProblem,
     state: Mutex<State>,
 }
 
@@ -139,9 +140,16 @@ impl Core {
             stopping: false.into(),
             mailboxes,
         };
+        let save_problem = endpoints.problem();
         let state = State { desired, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
-        Ok(Core { shared, cores, flow_table: report, started: Instant::now(), state: Mutex::new(state) })
+        let (started, state) = (Instant::now(), Mutex::new(state));
+        Ok(Core { shared, cores, flow_table: report, started, save_problem, state })
+    }
+
+    /// Why the pods were not saved for the next process.
+    pub(super) fn save_problem(&self) -> Option<String> {
+        self.save_problem.get()
     }
 
     pub(super) fn workers(&self) -> usize {

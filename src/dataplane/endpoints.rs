@@ -12,6 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -67,9 +68,33 @@ pub(super) struct Endpoints {
     awaited_until_ms: u32,
     /// Content of the file; `None` where it is unknown.
     written: Option<Vec<SavedPod>>,
+    problem: SaveProblem,
+}
+
+/// Why the last pods were not saved, for the operator.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SaveProblem(Arc<Mutex<Option<String>>>);
+
+impl SaveProblem {
+    /// The problem, if there is one.
+    pub(super) fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, problem: Option<String>) {
+        if let Some(text) = &problem {
+            tracing::error!("{text}");
+        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
 }
 
 impl Endpoints {
+    /// Problem of the last save, to be read at any time.
+    pub(super) fn problem(&self) -> SaveProblem {
+        self.problem.clone()
+    }
+
     /// Reads the pods that the previous process has left with the table of `storage`, whose flows were all
     /// evaluated before generation `next`. The second value is the reason why there are none, for the
     /// operator.
@@ -174,9 +199,10 @@ impl Endpoints {
     pub(super) fn save(&mut self, desired: &DesiredState, snapshot: &Snapshot) {
         let Some(storage) = &self.storage else { return };
         if let Err(error) = storage.note_generation(snapshot.generation) {
-            tracing::error!(
+            let problem = format!(
                 "the file of the flow table takes no generation ({error}): flows end with this process"
             );
+            self.problem.set(Some(problem));
             self.forget();
         } else if snapshot.layout_generation == snapshot.generation {
             let there = |pod: &super::PodAttachment| {
@@ -207,10 +233,15 @@ impl Endpoints {
             std::fs::rename(&beside, &path)
         });
         match written {
-            Ok(()) => self.written = Some(record.pods),
+            Ok(()) => {
+                self.written = Some(record.pods);
+                self.problem.set(None);
+            }
             Err(error) => {
                 let path = path.display();
-                tracing::error!("{path} cannot be written ({error}): flows of pods end with this process");
+                let problem =
+                    format!("{path} cannot be written ({error}): flows of pods end with this process");
+                self.problem.set(Some(problem));
                 self.forget();
             }
         }
@@ -349,6 +380,15 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(), []);
+        // A file that cannot be written is a problem until one can.
+        let (mut endpoints, _) = Endpoints::restore(open(), Generation(4), 0);
+        let problem = endpoints.problem();
+        std::fs::create_dir(path.with_extension("new")).unwrap();
+        endpoints.write(pods.clone());
+        assert!(problem.get().is_some_and(|text| text.contains("flows of pods end with this process")));
+        std::fs::remove_dir(path.with_extension("new")).unwrap();
+        endpoints.write(pods);
+        assert_eq!(problem.get(), None);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }
