@@ -47,7 +47,7 @@ pub(super) struct Core {
     flow_table: FlowTableReport,
     /// Start of this process's switch. The clock of the flow table may begin at the boot of the machine.
     started: Instant,
-    save_problem: SaveProblem,
+    pub(super) save_problem: SaveProblem,
     state: Mutex<State>,
 }
 
@@ -145,11 +145,6 @@ impl Core {
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
         let (started, state) = (Instant::now(), Mutex::new(state));
         Ok(Core { shared, cores, flow_table: report, started, save_problem, state })
-    }
-
-    /// Why the pods were not saved for the next process.
-    pub(super) fn save_problem(&self) -> Option<String> {
-        self.save_problem.get()
     }
 
     pub(super) fn workers(&self) -> usize {

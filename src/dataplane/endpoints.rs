@@ -71,7 +71,7 @@ pub(super) struct Endpoints {
     problem: SaveProblem,
 }
 
-/// Why the last pods were not saved, for the operator.
+/// Reason why the last pods were not saved, for the operator.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SaveProblem(Arc<Mutex<Option<String>>>);
 

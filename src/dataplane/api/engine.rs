@@ -146,7 +146,7 @@ impl DataplaneApi for Dataplane {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.port_problems().values().cloned().chain(self.core.save_problem()).collect()
+        self.port_problems().values().cloned().chain(self.core.save_problem.get()).collect()
     }
 
     fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {

@@ -33,7 +33,7 @@ pub(crate) struct Solicitation {
     pub address: Address,
 }
 
-/// What was sent in the current second.
+/// Count of messages sent in the current second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Budget {
     second: u32,

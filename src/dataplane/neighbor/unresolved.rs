@@ -1,7 +1,7 @@
 //! Neighbours that workers have missed, and that the kernel has not resolved yet.
 //!
 //! Each takes a place in the kernel's table, which all ports share. Packets of one port ask for a bounded number of neighbours at
-//! a time, and a port that asks for more loses its oldest. Where all ports together ask for too many, the port that asks for
+//! a time, and a port that asks for more loses its oldest. If all ports together ask for too many, the port that asks for
 //! most loses one: no port takes a place of one that asks for fewer.
 
 use std::collections::VecDeque;

@@ -137,7 +137,7 @@ fn errors_of_a_pod_about_its_own_packets_quote_what_it_has_sent() {
 fn of_cluster(setting: &Setting) -> DesiredState {
     let mut desired = setting.desired();
     let mut tables = RuleTables::clone(desired.tables.as_ref().unwrap());
-    for (id, origin) in desired.tables.as_ref().unwrap().rules.iter() {
+    for (id, origin) in &desired.tables.as_ref().unwrap().rules {
         let mut origin = origin.clone();
         if let RuleOrigin::Rule { policy, .. } = &mut origin {
             *policy = PolicyRef {

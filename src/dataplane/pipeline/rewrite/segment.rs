@@ -92,7 +92,7 @@ pub(super) fn segment(
 pub(super) struct Payload<'a, Rest> {
     /// Bytes that come next.
     pub(super) part: &'a [u8],
-    /// What follows them.
+    /// Parts that follow them.
     pub(super) rest: Rest,
 }
 

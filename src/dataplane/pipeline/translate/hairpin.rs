@@ -1,7 +1,7 @@
 //! Packets of a pod to itself, by way of a Service.
 
 use super::bind::{bind, forward_key, revision};
-use super::later_fragments::bind_fragments;
+use super::fragment_key::bind_fragments;
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::effective_acls::Flow;

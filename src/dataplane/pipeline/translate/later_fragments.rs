@@ -1,12 +1,12 @@
 //! Later fragments of a datagram, translated as its first one.
 
-use super::bind::{bind, may_have_fragments};
+use super::bind::may_have_fragments;
 use super::destination::refuse_other;
-use super::fragment_key::fragment_key;
+use super::fragment_key::{bind_fragments, fragment_key};
 use super::hairpin::turn_later_fragment_back;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::service::{BindingEnd, BindingKind, Translation, TranslationKind};
+use crate::dataplane::service::{BindingKind, Translation, TranslationKind};
 use crate::net::address::Address;
 
 /// Binds the later fragments of a datagram to the translation of packet `i`, its first fragment. One that is not translated ends
@@ -30,21 +30,6 @@ pub(in crate::dataplane::pipeline) fn bind_later_fragments(batch: &Batch, i: usi
         _ => return,
     };
     bind_fragments(batch, i, context, kind, ends, to);
-}
-
-/// Binds the datagram of fragment `i` between these addresses to the address that takes the place of another one.
-pub(super) fn bind_fragments(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'_>,
-    kind: BindingKind,
-    ends: [Address; 2],
-    to: Address,
-) {
-    if let Some(key) = fragment_key(batch, i, context, kind, ends) {
-        context.bindings.note_fragments();
-        bind(context, &key, BindingEnd::new(to, 0), batch.in_ports[i]);
-    }
 }
 
 /// Translates later fragment `i`, if the first one of its datagram was translated. Drops one to a virtual address inside the

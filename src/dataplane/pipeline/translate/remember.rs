@@ -88,7 +88,7 @@ pub(in crate::dataplane::pipeline) fn cache_hop(
 ) {
     let Source::Binding(place) = batch.translations[i].source else { return };
     if batch.client_ports[i] != 0 {
-        // Who takes a cached hop writes one end alone.
+        // A packet that takes a cached hop is written at one end alone.
         return;
     }
     let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
