@@ -119,15 +119,19 @@ impl ResolverThread {
                 wanted = table.stale_in_use(&self.neighbors);
             }
             wanted.extend(table.missing_next_hops());
-            while let Some(Solicitation { by, port, address }) = self.solicit_queue.pop() {
-                wanted.extend(table.request(by, port, unpack(address)));
+            for neighbor in table.take_given_up() {
+                report(self.events.remove(neighbor));
             }
-            // A neighbour may be requested and given up in one turn.
             for neighbor in wanted {
                 report(self.events.resolve(neighbor));
             }
-            for neighbor in table.take_given_up() {
-                report(self.events.remove(neighbor));
+            while let Some(Solicitation { by, port, address }) = self.solicit_queue.pop() {
+                let Some(request) = table.request(by, port, unpack(address)) else { continue };
+                // The place in the kernel's table comes first.
+                if let Some(given_up) = request.given_up {
+                    report(self.events.remove(given_up));
+                }
+                report(self.events.resolve(request.wanted));
             }
         }
     }

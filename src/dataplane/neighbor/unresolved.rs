@@ -4,7 +4,7 @@
 //! a time, and a port that asks for more loses its oldest. If all ports together ask for too many, the port that asks for
 //! most loses one: no port takes a place of one that asks for fewer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::PortId;
 use crate::limits::{PORT_UNRESOLVED_MAX, SOLICITS_WAITING_MAX};
@@ -13,9 +13,14 @@ use crate::netlink::Neighbor;
 /// Ticks after which a neighbour is given up whose outcome was lost. The kernel gives one up after three seconds.
 const TICKS_MAX: u8 = 10;
 
-/// Unresolved neighbours, the oldest first.
+/// Unresolved neighbours.
 #[derive(Default)]
-pub(super) struct Unresolved(VecDeque<Waiting>);
+pub(super) struct Unresolved {
+    /// The oldest first.
+    waiting: VecDeque<Waiting>,
+    /// Number of neighbours that each port asks for.
+    counts: BTreeMap<PortId, usize>,
+}
 
 struct Waiting {
     /// Port whose packet was the first to the neighbour.
@@ -36,49 +41,53 @@ pub(super) struct Request {
 impl Unresolved {
     /// Adds a neighbour that a packet from the port `by` misses. `None`: it is there already, or there is no place.
     pub(super) fn add(&mut self, by: PortId, wanted: Neighbor) -> Option<Request> {
-        if self.0.iter().any(|waiting| waiting.neighbor == wanted) {
+        if self.waiting.iter().any(|waiting| waiting.neighbor == wanted) {
             return None;
         }
         let own = self.count(by);
         let loser = if own >= PORT_UNRESOLVED_MAX {
             Some(by)
-        } else if self.0.len() >= SOLICITS_WAITING_MAX {
-            let most = self.0.iter().map(|waiting| waiting.by).max_by_key(|port| self.count(*port))?;
-            let is_fair = self.count(most) > own;
-            Some(if is_fair { most } else { by })
+        } else if self.waiting.len() >= SOLICITS_WAITING_MAX {
+            let (most, count) = self.counts.iter().max_by_key(|(_, count)| **count)?;
+            Some(if *count > own { *most } else { by })
         } else {
             None
         };
         let given_up = match loser {
-            Some(port) => Some(self.give_up_oldest(port)?),
+            Some(port) => Some(self.take(|waiting| waiting.by == port)?),
             None => None,
         };
-        self.0.push_back(Waiting { by, neighbor: wanted, ticks: 0 });
+        self.waiting.push_back(Waiting { by, neighbor: wanted, ticks: 0 });
+        *self.counts.entry(by).or_default() += 1;
         Some(Request { wanted, given_up })
     }
 
     /// Removes a neighbour whose outcome is known. Returns whether it was there.
     pub(super) fn remove(&mut self, neighbor: Neighbor) -> bool {
-        let place = self.0.iter().position(|waiting| waiting.neighbor == neighbor);
-        place.and_then(|place| self.0.remove(place)).is_some()
+        self.take(|waiting| waiting.neighbor == neighbor).is_some()
     }
 
     /// Begins a tick. Returns the neighbours that are given up.
     pub(super) fn start_tick(&mut self) -> Vec<Neighbor> {
-        self.0.iter_mut().for_each(|waiting| waiting.ticks += 1);
-        let is_over = |waiting: &Waiting| waiting.ticks > TICKS_MAX;
-        let over = self.0.iter().filter(|waiting| is_over(waiting)).map(|waiting| waiting.neighbor).collect();
-        self.0.retain(|waiting| !is_over(waiting));
-        over
+        self.waiting.iter_mut().for_each(|waiting| waiting.ticks += 1);
+        std::iter::from_fn(|| self.take(|waiting| waiting.ticks > TICKS_MAX)).collect()
     }
 
     fn count(&self, by: PortId) -> usize {
-        self.0.iter().filter(|waiting| waiting.by == by).count()
+        self.counts.get(&by).copied().unwrap_or(0)
     }
 
-    fn give_up_oldest(&mut self, by: PortId) -> Option<Neighbor> {
-        let place = self.0.iter().position(|waiting| waiting.by == by)?;
-        self.0.remove(place).map(|waiting| waiting.neighbor)
+    /// Removes the oldest neighbour that is wanted.
+    fn take(&mut self, is_wanted: impl Fn(&Waiting) -> bool) -> Option<Neighbor> {
+        let place = self.waiting.iter().position(is_wanted)?;
+        let Waiting { by, neighbor, .. } = self.waiting.remove(place)?;
+        if let Some(count) = self.counts.get_mut(&by) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&by);
+            }
+        }
+        Some(neighbor)
     }
 }
 
@@ -112,11 +121,11 @@ mod tests {
     #[test]
     fn beside_many_that_try_all_addresses_each_port_has_a_place() {
         let mut unresolved = Unresolved::default();
-        for round in 0..100 {
+        for round in 0..20 {
             for port in 1..=250 {
                 unresolved.add(PortId(port), neighbor(round << 16 | u32::from(port)));
             }
-            assert!(unresolved.0.len() <= SOLICITS_WAITING_MAX);
+            assert!(unresolved.waiting.len() <= SOLICITS_WAITING_MAX);
             // One that asks for nothing else is served at once, and keeps its place for this round.
             let own = neighbor(1 << 30 | round);
             assert!(unresolved.add(PortId(300), own).is_some(), "{round}");

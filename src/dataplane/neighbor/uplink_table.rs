@@ -71,18 +71,15 @@ impl UplinkTable {
         self.give_up(over);
     }
 
-    /// Neighbours that the kernel is to forget, since the last call: those of no route that nobody has answered for, or that the port
-    /// which asked for them has given up for others.
+    /// Neighbours that the kernel is to forget, since the last call: nobody has answered for them.
     pub(super) fn take_given_up(&mut self) -> Vec<Neighbor> {
         std::mem::take(&mut self.given_up)
     }
 
     fn give_up(&mut self, neighbors: impl IntoIterator<Item = Neighbor>) {
-        let wanted: Vec<Neighbor> = neighbors
-            .into_iter()
-            .filter(|neighbor| !self.known.contains_key(neighbor) && !self.is_next_hop(*neighbor))
-            .collect();
-        self.given_up.extend(wanted);
+        let forgotten: Vec<Neighbor> =
+            neighbors.into_iter().filter(|neighbor| self.may_forget(*neighbor)).collect();
+        self.given_up.extend(forgotten);
     }
 
     /// Takes over an event of the kernel's neighbour table.
@@ -158,14 +155,18 @@ impl UplinkTable {
     }
 
     /// Requests a neighbour that a worker misses for a packet from the port `by`.
-    pub(super) fn request(&mut self, by: PortId, port: PortId, address: IpAddr) -> Option<Neighbor> {
+    pub(super) fn request(&mut self, by: PortId, port: PortId, address: IpAddr) -> Option<Request> {
         let neighbor = self.resolvable(port, address)?;
         if self.known.contains_key(&neighbor) || self.requested.contains(&neighbor) {
             return None;
         }
         let Request { wanted, given_up } = self.unresolved.add(by, neighbor)?;
-        self.give_up(given_up);
-        Some(wanted)
+        Some(Request { wanted, given_up: given_up.filter(|neighbor| self.may_forget(*neighbor)) })
+    }
+
+    /// Whether the kernel may forget a neighbour: it is no next hop of a route, and has no address.
+    fn may_forget(&self, neighbor: Neighbor) -> bool {
+        !self.known.contains_key(&neighbor) && !self.is_next_hop(neighbor)
     }
 
     fn is_next_hop(&self, (interface, address): Neighbor) -> bool {
@@ -285,15 +286,15 @@ mod tests {
         table.next_hops = [(PORT, router)].into();
         assert_eq!(table.missing_next_hops(), [(7, router)]);
         let own = (7, ip("192.0.2.9"));
-        assert_eq!(table.request(other, PORT, own.1), Some(own));
+        assert_eq!(table.request(other, PORT, own.1), Some(Request { wanted: own, given_up: None }));
         let mut places = BTreeSet::new();
         for number in 0..10_000u32 {
-            places.extend(table.request(hostile, PORT, IpAddr::from((0x0a00_0000 | number).to_be_bytes())));
-            for gone in table.take_given_up() {
-                assert!(places.remove(&gone), "the neighbours of others stay");
-            }
+            let request = table.request(hostile, PORT, IpAddr::from((0x0a00_0000 | number).to_be_bytes()));
+            let Request { wanted, given_up } = request.unwrap();
+            assert!(given_up.is_none_or(|gone| places.remove(&gone)), "the neighbours of others stay");
+            places.insert(wanted);
+            assert!(places.len() <= PORT_UNRESOLVED_MAX);
         }
-        assert_eq!(places.len(), PORT_UNRESOLVED_MAX);
         assert_eq!(table.request(other, PORT, own.1), None, "once is enough");
         // Nobody answers for them, and the kernel forgets them; a neighbour that answers stays.
         let failed: Vec<Neighbor> = places.iter().copied().collect();
