@@ -46,6 +46,7 @@ impl Config {
             conntrack.flows,
             conntrack.pod_quota_percent,
             conntrack.tcp_pickup,
+            conntrack.tcp_reset_unknown,
             conntrack.directory,
             conntrack.timeouts,
             policy.source,

@@ -201,6 +201,8 @@ pub struct Conntrack {
     pub pod_quota_percent: u8,
     /// Whether a packet other than a SYN may create a TCP flow (mid-stream pickup).
     pub tcp_pickup: bool,
+    /// Whether a TCP segment of no flow that policy allows is answered with a reset.
+    pub tcp_reset_unknown: bool,
     /// Directory of the flow table's file: beside the control socket where absent, no file where empty.
     pub directory: Option<PathBuf>,
     /// `[conntrack.timeouts]`.
@@ -340,12 +342,19 @@ impl Default for Workers {
 
 impl Default for Conntrack {
     fn default() -> Conntrack {
-        let ConntrackSettings { flows_max, pod_quota_percent, tcp_pickup, timeouts, memory: _ } =
-            ConntrackSettings::default();
+        let ConntrackSettings {
+            flows_max,
+            pod_quota_percent,
+            tcp_pickup,
+            tcp_reset_unknown,
+            timeouts,
+            memory: _,
+        } = ConntrackSettings::default();
         Conntrack {
             flows: flows_max,
             pod_quota_percent,
             tcp_pickup,
+            tcp_reset_unknown,
             directory: None,
             timeouts: Timeouts::from(&timeouts),
         }

@@ -44,6 +44,7 @@ impl Config {
                 flows_max: self.conntrack.flows,
                 pod_quota_percent: self.conntrack.pod_quota_percent,
                 tcp_pickup: self.conntrack.tcp_pickup,
+                tcp_reset_unknown: self.conntrack.tcp_reset_unknown,
                 memory: self.flow_memory(),
                 timeouts: (&self.conntrack.timeouts).into(),
             },

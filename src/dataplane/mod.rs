@@ -33,6 +33,7 @@ mod eventfd;
 mod parts;
 mod stats;
 mod types;
+mod waiting;
 
 #[cfg(test)]
 mod loom_tests;

@@ -223,6 +223,11 @@ impl Simulation {
         (worker.umem().frames_total(), worker.umem().frames_lent(), worker.frames_held())
     }
 
+    /// Number of SYNs that wait for the end of the connection that has their ports.
+    pub fn early_syns(&self) -> usize {
+        self.workers.iter().map(Worker::early_syns).sum()
+    }
+
     /// Reads all counters.
     pub fn counters(&self) -> Counters {
         self.core.counters()

@@ -25,6 +25,7 @@ mod backpressure;
 mod bandwidth;
 mod checksums;
 mod connection_floods;
+mod early_syns;
 mod explain;
 mod fragmentation;
 mod fuzz;

@@ -273,14 +273,19 @@ impl Pair {
 
     fn packets(&mut self, worker: usize, drafts: &[Draft]) {
         let mut port = None;
-        let mut frames = Vec::new();
+        let mut batches = vec![Vec::new()];
         let mut expected: BTreeMap<PortId, Vec<Vec<u8>>> = BTreeMap::new();
         for draft in drafts {
             let (from, spec, quoted) = self.packet(draft);
             if *port.get_or_insert(from) != from {
                 continue;
             }
+            let frames = batches.last_mut().unwrap();
             frames.push(spec.bytes());
+            // Packets behind a SYN overtake it while it waits for the end of an open connection.
+            if matches!(spec.transport, Transport::Tcp { flags, .. } if flags & SYN != 0) {
+                batches.push(Vec::new());
+            }
             match self.model.receive(from, &spec, quoted.as_ref()) {
                 Fate::Forward(out, frame) => expected.entry(out).or_default().push(frame),
                 Fate::Consumed(Some(answer)) | Fate::Drop(_, Some(answer)) => {
@@ -291,10 +296,14 @@ impl Pair {
         }
         let mut seen: BTreeMap<PortId, Vec<Vec<u8>>> = BTreeMap::new();
         let is_right = drafts.iter().all(|draft| !draft.broken);
-        for (out, frame) in self.rig.send_on(worker, port.unwrap(), &frames) {
+        let before = self.rig.sim.now;
+        batches.retain(|frames| !frames.is_empty());
+        let sent = batches.iter().flat_map(|frames| self.rig.send_on(worker, port.unwrap(), frames));
+        for (out, frame) in sent.collect::<Vec<_>>() {
             assert!(!is_right || crate::frames::check(&frame).is_ok(), "{}", crate::frames::describe(&frame));
             seen.entry(out).or_default().push(frame);
         }
+        self.model.pass(self.rig.sim.now.abs_diff(before).as_millis() as u64);
         assert_eq!(seen, expected);
     }
 

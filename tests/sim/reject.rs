@@ -2,11 +2,13 @@
 //! headers say.
 
 use palisade::dataplane::{ConntrackSettings, DesiredState, Settings};
+use palisade::net::flow::Protocol;
 use palisade::net::virtio_net::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNet};
 
 use crate::frames::{self, Spec, Transport};
-use crate::rig::assertions::{A, mute};
+use crate::rig::assertions::{A, B, C, mute, serves};
 use crate::rig::{PODS, Rig, Setting, addressed, mac, outside_address, pod_address};
+use crate::services::fixture;
 
 const MTU: u16 = 65_000;
 
@@ -123,4 +125,61 @@ fn answers_to_a_flood_of_denied_packets_are_limited_in_number_and_not_for_ever()
         assert_eq!(rig.send_on(0, A, std::slice::from_ref(&frame)).len(), 1);
         rig.wait(std::time::Duration::from_secs(2));
     }
+}
+
+/// Whether segments of no flow from A to `dst` are answered, by these flags.
+fn answers_of_unknown(rig: &mut Rig, dst: std::net::IpAddr, flags: [u8; 6]) -> [bool; 6] {
+    flags.map(|flags| {
+        let transport =
+            Transport::Tcp { ports: [1000, 80], flags, sequence: 7, acknowledgement: 9, window: 500 };
+        let family = usize::from(dst.is_ipv6());
+        let spec = Spec { payload: vec![1; 30], ..Spec::new(pod_address(0)[family], dst, transport) };
+        let before = rig.counters(A);
+        let out = rig.send(A, &spec);
+        assert_eq!(rig.drops_since(A, &before), [("invalid-state".to_owned(), 1)].into());
+        for (port, answer) in &out {
+            assert_eq!(*port, A);
+            check_answer(&spec, answer);
+            let l4 = if family == 0 { 34 } else { 54 };
+            assert_eq!(answer[l4 + 4..l4 + 8], 9_u32.to_be_bytes(), "the number that its sender expects");
+        }
+        assert!(out.len() <= 1);
+        out.len() == 1
+    })
+}
+
+const ACK: u8 = 0x10;
+const SEGMENTS: [u8; 6] = [ACK, ACK | 8, ACK | 1, ACK | 2, 4, ACK | 4];
+
+#[test]
+fn segments_of_no_flow_are_reset_where_policy_allows_a_connection() {
+    let setting = Setting::open().with(2, serves(Protocol::UDP, 80));
+    for resets in [true, false] {
+        let conntrack =
+            ConntrackSettings { flows_max: 1024, tcp_reset_unknown: resets, ..ConntrackSettings::default() };
+        let mut rig = Rig::with(1, conntrack, &setting);
+        let services = Some(fixture::services(&fixture::port(&[1])));
+        rig.sim.publish(DesiredState { services, ..setting.desired() });
+        let but_resets = [resets, resets, resets, resets, false, false];
+        for dst in pod_address(1).into_iter().chain(fixture::virtual_address()) {
+            assert_eq!(answers_of_unknown(&mut rig, dst, SEGMENTS), but_resets, "{dst}");
+        }
+        for dst in pod_address(2) {
+            assert_eq!(answers_of_unknown(&mut rig, dst, SEGMENTS), [false; 6], "policy denies {dst}");
+        }
+        assert_eq!((rig.counters(B).received, rig.counters(C).received), (0, 0));
+    }
+}
+
+#[test]
+fn a_segment_of_no_flow_with_a_wrong_checksum_has_no_answer() {
+    let conntrack = ConntrackSettings { tcp_reset_unknown: true, ..ConntrackSettings::default() };
+    let mut rig = Rig::with(1, conntrack, &Setting::open());
+    let transport =
+        Transport::Tcp { ports: [1000, 80], flags: ACK, sequence: 7, acknowledgement: 9, window: 500 };
+    let spec = Spec::new(pod_address(0)[0], pod_address(1)[0], transport);
+    let mut frame = addressed(A, &spec).bytes();
+    assert_eq!(rig.send_on(0, A, std::slice::from_ref(&frame)).len(), 1, "its answer");
+    *frame.last_mut().unwrap() ^= 1;
+    assert_eq!(rig.send_on(0, A, std::slice::from_ref(&frame)), []);
 }

@@ -357,7 +357,7 @@ impl Snapshot {
     }
 
     /// Evaluates a flow of the pod behind `port` to itself through its own Service, to which policies of the cluster alone
-    /// apply. Returns the reason to drop it, or `None` if it may pass.
+    /// apply. Returns the reason to drop it, or `None` if it may pass. Each packet asks, so `worker` counts denials alone.
     #[cold]
     pub(crate) fn evaluate_to_itself(
         &self,
@@ -374,10 +374,11 @@ impl Snapshot {
         let denies = |acl: AclId| {
             let decision = rules.decide(acl, flow.src, flow, None);
             let is_subject = rules.name(decision).is_some_and(RuleOrigin::is_of_cluster_policy);
-            if is_subject {
+            let is_denied = is_subject && !decision.is_allow();
+            if is_denied {
                 rules.count(worker, decision);
             }
-            is_subject && !decision.is_allow()
+            is_denied
         };
         if denies(egress) {
             Some(DropReason::PolicyEgress)

@@ -19,7 +19,6 @@ mod first_verdict;
 mod fragment_info;
 mod parts;
 mod store;
-mod waiting;
 
 pub(crate) use first_fragment_table::FirstFragmentTable;
 pub(crate) use first_verdict::FirstVerdict;

@@ -5,10 +5,11 @@ use super::datagrams::{Datagram, Datagrams, is_past};
 use super::first_fragment_table::FirstFragmentTable;
 use super::first_verdict::{FirstRecord, FirstVerdict};
 use super::fragment_info::FragmentInfo;
-use super::waiting::{Waiter, Waiting};
 use crate::dataplane::DropReason;
 use crate::dataplane::fib::snapshot::Snapshot;
+use crate::dataplane::waiting::{Waiter, Waiting};
 use crate::ids::PortId;
+use crate::limits::FRAGMENTS_WAITING_MAX;
 use crate::xdp::Frame;
 
 /// Fragmented datagrams of one worker.
@@ -49,7 +50,8 @@ pub(crate) enum LaterVerdict {
 impl Fragments {
     /// Makes the store of a worker with this many frames.
     pub(crate) fn new(frames_total: usize) -> Fragments {
-        let (datagrams, waiting) = (Datagrams::new(), Waiting::new(frames_total));
+        let (datagrams, waiting) =
+            (Datagrams::new(), Waiting::new(FRAGMENTS_WAITING_MAX.min(frames_total / 16)));
         Fragments { datagrams, waiting, dirty: false, shared_version: 0, checked_ms: 0 }
     }
 
@@ -69,9 +71,8 @@ impl Fragments {
     }
 
     /// Gives the waiting frames of a closed port to `free`.
-    pub(crate) fn close_port(&mut self, port: PortId, mut free: impl FnMut(Frame)) {
-        let is_of_port = |waiter: &Waiter| (waiter.port == port).then_some(());
-        self.waiting.take(usize::MAX, is_of_port, |frame, _, ()| free(frame));
+    pub(crate) fn close_port(&mut self, port: PortId, free: impl FnMut(Frame)) {
+        self.waiting.close_port(port, free);
     }
 
     /// Hands at most `max` fragments that need not wait any longer to `resume`, each with the reason to drop
@@ -102,7 +103,7 @@ impl Fragments {
         resume: impl FnMut(Frame, PortId, Option<DropReason>),
     ) {
         let datagrams = &mut self.datagrams;
-        let verdict = |waiter: &Waiter| {
+        let verdict = |waiter: &mut Waiter| {
             if is_past(waiter.until_ms, now_ms) {
                 return Some(Some(DropReason::FragmentTimeout));
             }

@@ -128,8 +128,8 @@ impl ResolverThread {
             while let Some(Solicitation { by, port, address }) = self.solicit_queue.pop() {
                 let Some(request) = table.request(by, port, unpack(address)) else { continue };
                 // The place in the kernel's table comes first.
-                if let Some(given_up) = request.given_up {
-                    report(self.events.remove(given_up));
+                if let Some(replaced) = request.replaced {
+                    report(self.events.remove(replaced));
                 }
                 report(self.events.resolve(request.wanted));
             }

@@ -35,7 +35,7 @@ pub(super) struct Request {
     /// Neighbour to be resolved.
     pub(super) wanted: Neighbor,
     /// Neighbour that is given up for it.
-    pub(super) given_up: Option<Neighbor>,
+    pub(super) replaced: Option<Neighbor>,
 }
 
 impl Unresolved {
@@ -53,13 +53,13 @@ impl Unresolved {
         } else {
             None
         };
-        let given_up = match loser {
+        let replaced = match loser {
             Some(port) => Some(self.take(|waiting| waiting.by == port)?),
             None => None,
         };
         self.waiting.push_back(Waiting { by, neighbor: wanted, ticks: 0 });
         *self.counts.entry(by).or_default() += 1;
-        Some(Request { wanted, given_up })
+        Some(Request { wanted, replaced })
     }
 
     /// Removes a neighbour whose outcome is known. Returns whether it was there.
@@ -106,14 +106,14 @@ mod tests {
         let mut unresolved = Unresolved::default();
         assert_eq!(
             unresolved.add(PortId(1), neighbor(1)),
-            Some(Request { wanted: neighbor(1), given_up: None })
+            Some(Request { wanted: neighbor(1), replaced: None })
         );
         assert_eq!(unresolved.add(PortId(2), neighbor(1)), None, "it is asked for already");
         let most = PORT_UNRESOLVED_MAX as u32;
         for number in 0..1000 {
             let request = unresolved.add(PortId(2), neighbor(100 + number)).unwrap();
             let oldest = number.checked_sub(most).map(|oldest| neighbor(100 + oldest));
-            assert_eq!(request.given_up, oldest);
+            assert_eq!(request.replaced, oldest);
         }
         assert!(unresolved.remove(neighbor(1)) && !unresolved.remove(neighbor(1)));
     }
@@ -137,8 +137,8 @@ mod tests {
     fn a_neighbour_whose_outcome_is_lost_is_given_up() {
         let mut unresolved = Unresolved::default();
         assert!(unresolved.add(PortId(1), neighbor(1)).is_some());
-        let given_up: Vec<Neighbor> = (0..=TICKS_MAX).flat_map(|_| unresolved.start_tick()).collect();
-        assert_eq!(given_up, [neighbor(1)]);
+        let expired: Vec<Neighbor> = (0..=TICKS_MAX).flat_map(|_| unresolved.start_tick()).collect();
+        assert_eq!(expired, [neighbor(1)]);
         assert!(!unresolved.remove(neighbor(1)));
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct UplinkTable {
     /// Neighbours that workers have missed.
     unresolved: Unresolved,
     /// Neighbours that the kernel is to forget.
-    given_up: Vec<Neighbor>,
+    expired: Vec<Neighbor>,
     /// Whether a dump is needed: after the addition of an uplink, and after lost events.
     needs_dump: bool,
 }
@@ -73,13 +73,13 @@ impl UplinkTable {
 
     /// Neighbours that the kernel is to forget, since the last call: nobody has answered for them.
     pub(super) fn take_given_up(&mut self) -> Vec<Neighbor> {
-        std::mem::take(&mut self.given_up)
+        std::mem::take(&mut self.expired)
     }
 
     fn give_up(&mut self, neighbors: impl IntoIterator<Item = Neighbor>) {
         let forgotten: Vec<Neighbor> =
             neighbors.into_iter().filter(|neighbor| self.may_forget(*neighbor)).collect();
-        self.given_up.extend(forgotten);
+        self.expired.extend(forgotten);
     }
 
     /// Takes over an event of the kernel's neighbour table.
@@ -160,8 +160,8 @@ impl UplinkTable {
         if self.known.contains_key(&neighbor) || self.requested.contains(&neighbor) {
             return None;
         }
-        let Request { wanted, given_up } = self.unresolved.add(by, neighbor)?;
-        Some(Request { wanted, given_up: given_up.filter(|neighbor| self.may_forget(*neighbor)) })
+        let Request { wanted, replaced } = self.unresolved.add(by, neighbor)?;
+        Some(Request { wanted, replaced: replaced.filter(|neighbor| self.may_forget(*neighbor)) })
     }
 
     /// Whether the kernel may forget a neighbour: it is no next hop of a route, and has no address.
@@ -286,12 +286,12 @@ mod tests {
         table.next_hops = [(PORT, router)].into();
         assert_eq!(table.missing_next_hops(), [(7, router)]);
         let own = (7, ip("192.0.2.9"));
-        assert_eq!(table.request(other, PORT, own.1), Some(Request { wanted: own, given_up: None }));
+        assert_eq!(table.request(other, PORT, own.1), Some(Request { wanted: own, replaced: None }));
         let mut places = BTreeSet::new();
         for number in 0..10_000u32 {
             let request = table.request(hostile, PORT, IpAddr::from((0x0a00_0000 | number).to_be_bytes()));
-            let Request { wanted, given_up } = request.unwrap();
-            assert!(given_up.is_none_or(|gone| places.remove(&gone)), "the neighbours of others stay");
+            let Request { wanted, replaced } = request.unwrap();
+            assert!(replaced.is_none_or(|gone| places.remove(&gone)), "the neighbours of others stay");
             places.insert(wanted);
             assert!(places.len() <= PORT_UNRESOLVED_MAX);
         }

@@ -12,8 +12,8 @@ use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
 use super::translate::{
-    FlowMatch, Translator, cache_hop, has_moved_flow, match_known_flow, move_source, remember,
-    translate_plain,
+    FlowMatch, Translator, cache_hop, has_flow_from_other_port, match_known_flow, remember,
+    replace_source_port, translate_plain,
 };
 use crate::dataplane::FlowEnd;
 use crate::dataplane::conntrack::{
@@ -89,7 +89,9 @@ impl LookupVisitor for &mut Advance<'_> {
     fn miss(&mut self, i: usize, flow: &PacketFlow) {
         if self.batch.packets[i].translated {
             self.context.conntrack.prefetch_virtual_end(flow.candidate);
-        } else if self.context.bindings.has_direct() && has_moved_flow(self.batch, i, self.context, flow) {
+        } else if self.context.bindings.has_replaced_ports()
+            && has_flow_from_other_port(self.batch, i, self.context, flow)
+        {
             return self.translator.collided.push_back(i as u16);
         }
         self.route_new(i);
@@ -164,7 +166,7 @@ impl Advance<'_> {
         for _ in 0..self.translator.collided.len() {
             // A packet may meet another flow again, and come to the end of the list.
             let Some(i) = self.translator.collided.pop_front().map(usize::from) else { break };
-            if !move_source(self.batch, i, self.context) {
+            if !replace_source_port(self.batch, i, self.context) {
                 continue;
             }
             let key = Key::of(&self.batch.packets[i]);

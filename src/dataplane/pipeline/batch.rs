@@ -16,6 +16,7 @@ use crate::dataplane::conntrack::FrontEnd;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::dataplane::service::Translation;
+use crate::dataplane::waiting::Waiting;
 use crate::ids::PortId;
 use crate::limits::{BATCH_FRAMES_MAX, PORT_SEGMENTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, Umem};
@@ -61,7 +62,9 @@ pub(crate) struct Batch {
     pub segments: VecDeque<Frame>,
     /// Packets of known flows that policy has denied, of the direction opposite to that which policy evaluated.
     pub denied_replies: Vec<u16>,
-    /// Whether the frame is a fragment that has waited for the first fragment of its datagram.
+    /// Dropped TCP segments of no flow that are answered with a reset.
+    pub unknown_segments: Vec<u16>,
+    /// Whether the frame has waited for another one.
     pub waited: [bool; BATCH_FRAMES_MAX],
     /// Translations, of the packets that `translated` names.
     pub translations: Box<[Translation; BATCH_FRAMES_MAX]>,
@@ -71,6 +74,8 @@ pub(crate) struct Batch {
     pub client_ports: [u16; BATCH_FRAMES_MAX],
     /// Whether a packet was dropped because a Service does not serve it.
     pub has_unserved: bool,
+    /// SYNs that wait for the end of the connection that has their ports. Without a place if one worker receives all.
+    pub early_syns: Waiting,
     /// Notes for a capture.
     pub notes: Box<StageNotes>,
     /// Whether the batch has frames of a port that delivers virtio-net headers.
@@ -83,7 +88,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new() -> Batch {
+    /// Makes a batch of a worker, with places for SYNs that wait.
+    pub(crate) fn new(early_syns: Waiting) -> Batch {
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],
@@ -97,11 +103,13 @@ impl Batch {
             segment_counts: [0; BATCH_FRAMES_MAX],
             segments: VecDeque::with_capacity(SEGMENTS_MAX),
             denied_replies: Vec::with_capacity(BATCH_FRAMES_MAX),
+            unknown_segments: Vec::with_capacity(BATCH_FRAMES_MAX),
             waited: [false; BATCH_FRAMES_MAX],
             translations: Box::new([Translation::default(); BATCH_FRAMES_MAX]),
             translated: Vec::with_capacity(2 * BATCH_FRAMES_MAX),
             client_ports: [0; BATCH_FRAMES_MAX],
             has_unserved: false,
+            early_syns,
             notes: Box::new(StageNotes::new()),
             has_virtio_headers: false,
             has_fragments: false,
@@ -122,7 +130,7 @@ impl Batch {
         }
     }
 
-    /// Adds a fragment that has waited, with its disposition.
+    /// Adds a frame that has waited, with its disposition.
     pub(crate) fn resume(&mut self, frame: Frame, port: PortId, disposition: Disposition) {
         let start = self.len();
         self.frames.push(frame);

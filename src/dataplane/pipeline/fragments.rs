@@ -9,6 +9,7 @@ use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{FlowWord, LookupBatch, Side};
 use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, Fragments, LaterVerdict};
 use crate::dataplane::neighbor::solicit::RateLimits;
+use crate::dataplane::packet::Kind;
 use crate::net::flow::Protocol;
 
 /// Records the verdicts on first fragments, and decides on later ones.
@@ -22,7 +23,9 @@ pub(super) fn classify_fragments(
 ) {
     for i in 0..batch.len() {
         match batch.dispositions[i] {
-            Disposition::Held => classify_later(batch, i, context, fragments, rate_limits),
+            Disposition::Held if batch.packets[i].kind == Kind::LaterFragment => {
+                classify_later(batch, i, context, fragments, rate_limits);
+            }
             Disposition::Pending if batch.packets[i].first_fragment => {
                 record_first(batch, i, context, lookups, fragments);
                 if batch.is_pending(i) {

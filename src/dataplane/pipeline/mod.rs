@@ -134,7 +134,7 @@ pub(crate) fn run(
     batch.denied_replies.clear();
     restore_destinations(batch);
     // Samples of drops have the frames themselves.
-    if context.snapshot.rejects || batch.has_unserved {
+    if context.snapshot.rejects || batch.has_unserved || !batch.unknown_segments.is_empty() {
         batch.has_unserved = false;
         gateway::reject::answer_denied(batch, context, rate_limits);
     }

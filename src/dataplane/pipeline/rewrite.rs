@@ -6,7 +6,7 @@ mod fragment;
 mod segment;
 
 use self::checksum::{finish_checksum, finish_checksum_here};
-use self::fragment::{Plan, fragment};
+use self::fragment::{FragmentSizes, fragment};
 use self::segment::{frames_of_segments, segment};
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
@@ -75,13 +75,13 @@ fn rewrite_oversize(
         packet.unfinished = false;
     }
     let is_written = rewrite_frame(context.umem, frame, &packet, adjacency, src, free);
-    let plan = if is_written { Plan::of(context.umem, frame, adjacency.mtu) } else { None };
-    let Some(plan) = plan else { return batch.drop(i, DropReason::TooBig) };
+    let sizes = if is_written { FragmentSizes::of(context.umem, frame, adjacency.mtu) } else { None };
+    let Some(sizes) = sizes else { return batch.drop(i, DropReason::TooBig) };
     let credit = &mut transmit_credit[adjacency.out.index()];
-    let Some(left) = credit.checked_sub(plan.frames() as u32) else {
+    let Some(left) = credit.checked_sub(sizes.frames() as u32) else {
         return batch.drop(i, DropReason::TxFull);
     };
-    let count = fragment(context.umem, &batch.frames[i], &plan, free, &mut batch.segments);
+    let count = fragment(context.umem, &batch.frames[i], &sizes, free, &mut batch.segments);
     if count == 0 {
         return batch.drop(i, DropReason::TxFull);
     }

@@ -65,7 +65,7 @@ pub(crate) struct Bindings {
     /// Whether a fragmented datagram may have been bound.
     has_fragments: AtomicBool,
     /// Whether a flow to no virtual address may have been bound to another source port.
-    has_direct: AtomicBool,
+    has_replaced_ports: AtomicBool,
     /// Whether bindings of the process before are there, and no Services have been loaded since: [`AWAITS`] until the first
     /// question, then the millisecond until which they are awaited, or [`AWAITS_NONE`].
     awaits_services: AtomicU64,
@@ -99,7 +99,7 @@ impl Bindings {
             tags,
             has_hairpins: is_used.into(),
             has_fragments: is_used.into(),
-            has_direct: is_used.into(),
+            has_replaced_ports: is_used.into(),
             awaits_services: if is_used { AWAITS } else { AWAITS_NONE }.into(),
         }
     }
@@ -134,13 +134,13 @@ impl Bindings {
 
     /// Whether a flow to no virtual address may have been bound to another source port.
     #[inline]
-    pub(crate) fn has_direct(&self) -> bool {
-        self.has_direct.load(Ordering::Relaxed)
+    pub(crate) fn has_replaced_ports(&self) -> bool {
+        self.has_replaced_ports.load(Ordering::Relaxed)
     }
 
     /// Notes that a flow to no virtual address is bound to another source port.
-    pub(crate) fn note_direct(&self) {
-        self.has_direct.store(true, Ordering::Relaxed);
+    pub(crate) fn note_replaced_port(&self) {
+        self.has_replaced_ports.store(true, Ordering::Relaxed);
     }
 
     /// Whether flows of the process before are translated though no Services have been loaded yet.

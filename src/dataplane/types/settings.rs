@@ -87,6 +87,8 @@ pub struct ConntrackSettings {
     /// Whether a TCP connection may be picked up on a packet after its first; the sender of that packet
     /// counts as initiator (Linux: `nf_conntrack_tcp_loose`).
     pub tcp_pickup: bool,
+    /// Whether a TCP segment of no flow is answered with a reset, if policy lets its sender open the connection.
+    pub tcp_reset_unknown: bool,
     /// Location of the table, which decides whether flows outlive the process.
     pub memory: FlowMemory,
     /// Idle times after which a flow is removed.
@@ -191,6 +193,7 @@ impl Default for ConntrackSettings {
             flows_max: 1 << 18,
             pod_quota_percent: 50,
             tcp_pickup: false,
+            tcp_reset_unknown: false,
             memory: FlowMemory::default(),
             timeouts: Timeouts::default(),
         }

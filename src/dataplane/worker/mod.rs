@@ -1,6 +1,5 @@
 //! A worker: one thread on one core, with a queue of every port, its own packet memory, and one batch.
 
-mod coalesce;
 mod commands;
 pub(super) mod doorbell;
 mod fill_budget;
@@ -8,6 +7,7 @@ pub(super) mod handoff;
 pub(super) mod mailbox;
 mod poller;
 mod ports;
+mod receive;
 mod recorder;
 pub(super) mod reschedule;
 mod send_segments;
@@ -22,18 +22,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use self::coalesce::Coalescer;
 use self::fill_budget::FillBudget;
 use self::handoff::Access;
 use self::poller::{CoreShare, Poller};
 use self::ports::{LocalPort, PortList};
 use self::recorder::Recorder;
+use self::send_segments::Coalescer;
 use self::shared::Shared;
 use self::sweeper::{Sweeper, Swept};
 use super::conntrack::{LookupBatch, WorkerState};
 use super::fib::snapshot::Snapshot;
 use super::fragments::Fragments;
 use super::neighbor::solicit::{RateLimits, Solicitation};
+use super::packet::Kind;
 use super::pipeline;
 use super::pipeline::batch::{Batch, Disposition};
 use super::pipeline::context::Context;
@@ -42,9 +43,10 @@ use super::pipeline::policy_batch::PolicyBatch;
 use super::pipeline::stage_state::StageState;
 use super::pipeline::translate::Translator;
 use super::stats::WorkerStats;
+use super::waiting::Waiting;
 use super::{Polling, PortKind, Scheduling};
 use crate::ids::{PortId, WorkerId};
-use crate::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
+use crate::limits::{EARLY_SYNS_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, Kick, PortQueue, Umem};
 
 /// A worker.
@@ -88,6 +90,7 @@ impl Worker {
         free.extend(frames);
         let fragments = Fragments::new(umem.frames_total());
         let fill_budget = FillBudget::new(umem.frames_total());
+        let early_syns = if shared.mailboxes.len() > 1 { EARLY_SYNS_MAX } else { 0 };
         Ok(Worker {
             snapshot: shared.snapshot.register(id),
             flows: WorkerState::new(id, shared.mailboxes.len()),
@@ -101,7 +104,7 @@ impl Worker {
             core_share: CoreShare::new(scheduling),
             poller,
             sweeper: Sweeper::new(),
-            batch: Batch::new(),
+            batch: Batch::new(Waiting::new(early_syns)),
             coalescer: Coalescer::new(),
             recorder: Recorder::new(),
             translator: Translator::new(),
@@ -194,6 +197,7 @@ impl Worker {
     pub(crate) fn frames_held(&self) -> usize {
         let sum = |frames: &[Frame]| frames.iter().map(Frame::frames).sum::<usize>();
         let held = self.free.len() + sum(&self.batch.frames) + self.fragments.frames();
+        let held = held + self.batch.early_syns.frames();
         held + self.ports.iter().map(|port| sum(&port.waiting)).sum::<usize>()
     }
 
@@ -238,6 +242,7 @@ impl Worker {
         port.disarm(self.poller.epoll());
         let (umem, free) = (&self.umem, &mut self.free);
         self.fragments.close_port(id, |frame| umem.release(frame, free));
+        self.batch.early_syns.close_port(id, |frame| umem.release(frame, free));
         self.fill_budget.release(port.fill_target);
         port.queue.complete(&mut self.umem, &mut self.free);
         Some(port.close(&self.umem, &mut self.free))
@@ -265,40 +270,6 @@ impl Worker {
                 self.rate_limits.solicit(port.id, *address, now_ms);
             }
         }
-    }
-
-    /// Fills the batch from the active ports. Returns the number of its frames.
-    fn receive(&mut self, now_ms: u32) -> usize {
-        let (batch, shared) = (&mut self.batch, &self.shared.first_fragments);
-        self.fragments.resume(BATCH_FRAMES_MAX - batch.len(), shared, now_ms, |frame, port, drop| {
-            batch.resume(frame, port, drop.map_or(Disposition::Pending, Disposition::Dropped));
-        });
-        let reserve = self.fill_budget.reserve(self.ports.len());
-        let target_max = self.fill_budget.target_max(self.ports.len());
-        self.ports.rotate();
-        for step in 0..self.ports.active_len() {
-            let Some(port) = self.ports.active_from_first(step) else { continue };
-            let start = self.batch.len();
-            if start == BATCH_FRAMES_MAX {
-                break;
-            }
-            let had = port.queue.receiving();
-            let frames = &mut self.batch.frames;
-            let count = if port.takes_segments {
-                self.batch.has_virtio_headers = true;
-                port.queue.receive_into(&mut self.umem, &mut self.free, frames, PORT_BURST_FRAMES_MAX)
-            } else {
-                port.queue.receive(&mut self.umem, frames, PORT_BURST_FRAMES_MAX)
-            };
-            port.idle_polls = if count > 0 { 0 } else { port.idle_polls.saturating_add(1) };
-            if count > 0 {
-                port.frames_since_arm += count;
-                self.batch.note_received(start, port.id);
-                self.fill_budget.grow(port, had, target_max);
-                port.refill(&mut self.umem, &mut self.free, reserve);
-            }
-        }
-        self.batch.len()
     }
 
     /// Runs the stages over the batch, and dispatches its frames.
@@ -372,7 +343,11 @@ impl Worker {
                 // The stage `rewrite` has taken it from the credit of the port.
                 Disposition::Forward(out) => out,
                 Disposition::Held => {
-                    self.fragments.hold(frame);
+                    if batch.packets[i].kind == Kind::LaterFragment {
+                        self.fragments.hold(frame);
+                    } else {
+                        batch.early_syns.fill(frame);
+                    }
                     continue;
                 }
                 _ if batch.answers[i]

@@ -1,6 +1,8 @@
 //! Transmission in a switch with tap ports: packets that were cut into segments, and segments that are coalesced.
 
-use super::coalesce::Coalescer;
+mod coalesce;
+
+pub(super) use self::coalesce::Coalescer;
 use super::ports::{LocalPort, PortList};
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;

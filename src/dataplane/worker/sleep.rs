@@ -19,7 +19,8 @@ impl Worker {
 
     /// Longest time that the worker may sleep, milliseconds; `None` where it may not.
     pub(super) fn sleep_timeout(&self, now: Instant) -> Option<i64> {
-        if self.sweeper.is_behind(self.ms_at(now)) {
+        // A SYN that waits for another worker to end its batch goes on in microseconds.
+        if self.sweeper.is_behind(self.ms_at(now)) || self.batch.early_syns.len() > 0 {
             return None;
         }
         self.poller.sleep_timeout(&self.ports, now)

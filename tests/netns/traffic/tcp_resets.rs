@@ -55,6 +55,40 @@ pub(super) fn owner_resets(ports: PodPorts) {
     assert_accounted(&rig.counters());
 }
 
+/// Number of SYNs that a pod has sent again.
+fn repeated_syns(pod: &Pod) -> u64 {
+    let text = pod.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap()).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs.find(|(name, _)| *name == "TCPSynRetrans").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn a_connection_on_ports_that_were_just_reset_opens_with_its_first_syn() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig_of(PodPorts::Veth, &["client", "server"], 2, "");
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let listener = server.run(|| std::net::TcpListener::bind(("0.0.0.0", PORT)).unwrap()).unwrap();
+    let to = SocketAddr::from((server.v4(), PORT));
+    let connect = || {
+        let stream =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        sockopt::set_socket_reuseaddr(&stream, true).unwrap();
+        rustix::net::bind(&stream, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 40_000)).unwrap();
+        rustix::net::connect(&stream, &to).unwrap();
+        std::net::TcpStream::from(stream)
+    };
+    // The server closes none before the last: its FIN would meet the next connection.
+    for _ in 0..5 {
+        // Each socket has a queue by a hash of its own.
+        client.run(|| (0..100).for_each(|_| reset(connect()))).unwrap();
+        (0..100).for_each(|_| drop(listener.accept().unwrap()));
+    }
+    assert_eq!(repeated_syns(&client), 0);
+    assert!(rig.counters().workers.values().all(|worker| worker.received > 100));
+}
+
 /// Raw socket that receives copies of a pod's segments, and sends forged segments from its address.
 struct Forger {
     socket: OwnedFd,

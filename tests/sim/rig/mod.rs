@@ -30,6 +30,10 @@ pub(crate) const UPLINK_VLAN: u16 = 7;
 pub(crate) const SMALL_MTU: u16 = 600;
 pub(crate) const MTU: u16 = 1500;
 
+/// Longest time that a SYN waits for the end of the connection that has its ports.
+pub(crate) const EARLY_SYN_TIMEOUT: Duration =
+    Duration::from_millis(palisade::limits::EARLY_SYN_TIMEOUT_MS as u64);
+
 pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -275,7 +279,7 @@ impl Rig {
     }
 
     /// Injects frames on a worker's queue of a port in one batch; if the worker has no queue there, on that
-    /// of another worker.
+    /// of another worker. A SYN that waits for the end of a connection waits for all of its time.
     pub(crate) fn send_on(
         &mut self,
         worker: usize,
@@ -290,6 +294,11 @@ impl Rig {
         self.sim.step_worker(worker);
         self.check();
         if self.hands_over {
+            self.sim.step();
+            self.check();
+        }
+        if self.sim.early_syns() > 0 {
+            self.sim.now += EARLY_SYN_TIMEOUT;
             self.sim.step();
             self.check();
         }

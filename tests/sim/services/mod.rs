@@ -5,7 +5,7 @@ mod backends;
 mod cached_hops;
 mod collisions;
 mod errors;
-mod fixture;
+pub(crate) mod fixture;
 mod floods;
 mod fragments;
 mod hairpin;

@@ -36,6 +36,7 @@ pub(crate) struct Conntrack {
     /// The epoch that each worker has seen; [`u64::MAX`] while it is offline or does not exist.
     pub(super) seen_epochs: Box<[AtomicU64]>,
     tcp_pickup: bool,
+    tcp_reset_unknown: bool,
 }
 
 impl Conntrack {
@@ -77,6 +78,7 @@ impl Conntrack {
             reclaim_epoch: AtomicU64::new(0),
             seen_epochs: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
+            tcp_reset_unknown: settings.tcp_reset_unknown,
         }
     }
 
@@ -88,6 +90,11 @@ impl Conntrack {
     /// Whether a segment other than a SYN may open a TCP connection (`nf_conntrack_tcp_loose` of Linux).
     pub(crate) fn tcp_pickup(&self) -> bool {
         self.tcp_pickup
+    }
+
+    /// Whether a TCP segment of no flow is answered with a reset, if policy lets its sender open the connection.
+    pub(crate) fn tcp_reset_unknown(&self) -> bool {
+        self.tcp_reset_unknown
     }
 
     /// Hash of a key, keyed with this table's secret seed.

@@ -97,15 +97,34 @@ impl Conntrack {
         if by.retired.is_empty() {
             return;
         }
-        if self.seen_epochs[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
-            let _ = self.reclaim_epoch.compare_exchange(epoch, epoch + 1, SeqCst, Relaxed);
-        }
+        self.advance_epoch(by, epoch);
         while let Some(&(retired, slot)) = by.retired.front()
             && retired + 2 <= epoch
         {
             self.set_tag(slot, FREE);
             by.retired.pop_front();
         }
+    }
+
+    /// Begins the next epoch if every worker has seen `epoch`, the current one.
+    fn advance_epoch(&self, by: &WorkerState, epoch: u64) {
+        if self.seen_epochs[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
+            let _ = self.reclaim_epoch.compare_exchange(epoch, epoch + 1, SeqCst, Relaxed);
+        }
+    }
+
+    /// Epoch in which every worker has ended the batch that it is in now.
+    pub(crate) fn epoch_after_batches(&self) -> u64 {
+        self.reclaim_epoch.load(Acquire) + 2
+    }
+
+    /// Whether an epoch has begun. Waits for no worker: the caller asks again in its next batch.
+    pub(crate) fn has_begun(&self, epoch: u64, by: &WorkerState) -> bool {
+        let current = self.reclaim_epoch.load(Acquire);
+        if current < epoch {
+            self.advance_epoch(by, current);
+        }
+        current >= epoch
     }
 
     /// Takes a worker offline, which goes to sleep and holds no slot number: reclamation does not wait for

@@ -10,6 +10,7 @@ use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::verify_checksum::{self, Checksum};
 use crate::net::flow::Protocol;
 use crate::net::icmp;
+use crate::net::tcp::Flags;
 
 /// State that a flow begins with, and its TCP part where it is a connection.
 pub(in crate::dataplane::pipeline) type InitialState = (FlowState, Option<TcpFlow>);
@@ -39,6 +40,9 @@ pub(in crate::dataplane::pipeline) fn admit(
 ) -> Option<InitialState> {
     let first = classify_first_packet(batch, i, context);
     if matches!(first, FirstPacket::Invalid) {
+        if context.conntrack.tcp_reset_unknown() {
+            note_unknown_segment(batch, i, context, denial);
+        }
         batch.drop(i, DropReason::InvalidState);
         return None;
     }
@@ -52,6 +56,29 @@ pub(in crate::dataplane::pipeline) fn admit(
         return None;
     }
     Some(state)
+}
+
+/// Notes a TCP segment of no flow for an answer, if policy lets its sender open the connection. "An incoming segment containing a
+/// RST is discarded" (RFC 9293 section 3.10.7.1).
+#[cold]
+#[inline(never)]
+fn note_unknown_segment(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    denial: impl FnOnce() -> Option<DropReason>,
+) {
+    let packet = &batch.packets[i];
+    let has_answer = packet.kind == Kind::Flow
+        && packet.protocol == Protocol::TCP
+        && packet.whole
+        && !packet.tcp_flags().has(Flags::RST);
+    if has_answer
+        && denial().is_none()
+        && verify_checksum::verify(context.umem, &batch.frames[i], packet) != Checksum::Wrong
+    {
+        batch.unknown_segments.push(i as u16);
+    }
 }
 
 /// Describes the flow that a packet opens, for conntrack; `None` where one of its ports is closed. `hop` is the hop of the packet,

@@ -1,6 +1,7 @@
 //! Packets of known flows that change the state of these.
 
 use super::admit::{admit, new_flow};
+use super::early_syn::hold_early_syn;
 use super::init::{FlowInit, flow_of};
 use super::state::{StateUpdate, update_state};
 use crate::dataplane::conntrack::{PacketFlow, Side, Slot, event};
@@ -26,6 +27,9 @@ pub(in crate::dataplane::pipeline) fn apply_to_flow(
     let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
     if flow_word.is_by_node_socket() && is_forwarded(&batch.packets[i], flow_word.side(flow.from_low)) {
         return batch.drop(i, DropReason::InvalidState);
+    }
+    if hold_early_syn(batch, i, context, flow, slot) {
+        return;
     }
     match update_state(batch, i, context, flow, slot) {
         StateUpdate::Pass => count(batch, i, context, flow, slot),

@@ -15,7 +15,8 @@ use crate::net::tcp::{self, Flags};
 use crate::net::{ethernet, ipv4, ipv6};
 use crate::xdp::{Frame, Umem};
 
-/// Replaces the frames that policy has denied, and those that a Service does not serve, by answers to their senders, within the rate limit of ICMP errors.
+/// Replaces the frames that policy has denied, that a Service does not serve, and segments of no flow by answers to their senders,
+/// within the rate limit of ICMP errors.
 #[cold]
 pub(in crate::dataplane::pipeline) fn answer_denied(
     batch: &mut Batch,
@@ -28,6 +29,8 @@ pub(in crate::dataplane::pipeline) fn answer_denied(
             Disposition::Dropped(
                 DropReason::PolicyEgress | DropReason::PolicyIngress | DropReason::Draining,
             ) if context.snapshot.rejects => IcmpError::Prohibited,
+            // A TCP segment, which is answered with a reset.
+            _ if batch.unknown_segments.contains(&(i as u16)) => IcmpError::PortUnreachable,
             _ => continue,
         };
         let packet = &batch.packets[i];
@@ -45,6 +48,7 @@ pub(in crate::dataplane::pipeline) fn answer_denied(
             };
         }
     }
+    batch.unknown_segments.clear();
 }
 
 /// Replaces a frame by the TCP reset that the destination of its segment would send for a closed port. Returns whether it has.

@@ -16,7 +16,7 @@ const UNIT: usize = 8;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
 /// Fragments of a packet, as numbers of bytes.
-pub(super) struct Plan {
+pub(super) struct FragmentSizes {
     /// Start of the IP header.
     l3: usize,
     /// Bytes of the IP header.
@@ -27,17 +27,17 @@ pub(super) struct Plan {
     bytes: usize,
 }
 
-impl Plan {
-    /// Plan for a packet whose frame ends with it. `None` where it needs too many fragments.
-    pub(super) fn of(umem: &Umem, frame: &Frame, mtu: u16) -> Option<Plan> {
+impl FragmentSizes {
+    /// Sizes for a packet whose frame ends with it. `None` where it needs too many fragments.
+    pub(super) fn of(umem: &Umem, frame: &Frame, mtu: u16) -> Option<FragmentSizes> {
         let head = umem.data(frame);
         let l3 = ethernet::parse(head)?.header_bytes;
         let header = Ipv4::new(head.get(l3..)?)?.header_bytes();
         let bytes = usize::from(mtu).checked_sub(header)? / UNIT * UNIT;
         let payload = frame.len().checked_sub(l3 + header)?;
-        let plan = Plan { l3, header, payload, bytes };
-        let is_possible = bytes > 0 && head.len() >= l3 + header && plan.count() <= PORT_SEGMENTS_MAX;
-        is_possible.then_some(plan)
+        let sizes = FragmentSizes { l3, header, payload, bytes };
+        let is_possible = bytes > 0 && head.len() >= l3 + header && sizes.count() <= PORT_SEGMENTS_MAX;
+        is_possible.then_some(sizes)
     }
 
     fn count(&self) -> usize {
@@ -57,32 +57,32 @@ impl Plan {
 pub(super) fn fragment(
     umem: &Umem,
     frame: &Frame,
-    plan: &Plan,
+    sizes: &FragmentSizes,
     free: &mut Vec<Frame>,
     out: &mut VecDeque<Frame>,
 ) -> usize {
-    let count = plan.count();
-    if free.len() < plan.frames() || out.capacity() - out.len() < count {
+    let count = sizes.count();
+    if free.len() < sizes.frames() || out.capacity() - out.len() < count {
         return 0;
     }
-    let (headers, first) = umem.data(frame).split_at(plan.l3 + plan.header);
-    let Some(header) = Ipv4::new(&headers[plan.l3..]) else { return 0 };
+    let (headers, first) = umem.data(frame).split_at(sizes.l3 + sizes.header);
+    let Some(header) = Ipv4::new(&headers[sizes.l3..]) else { return 0 };
     let (offset, is_cut_before) = (header.fragment_offset(), header.more_fragments());
     let mut later = [0; ethernet::HEADER_BYTES + ethernet::TAG_BYTES + HEADER_BYTES_MAX];
-    let later_bytes = plan.l3 + copied_header(&headers[plan.l3..], &mut later[plan.l3..]);
-    later[..plan.l3].copy_from_slice(&headers[..plan.l3]);
+    let later_bytes = sizes.l3 + copied_header(&headers[sizes.l3..], &mut later[sizes.l3..]);
+    later[..sizes.l3].copy_from_slice(&headers[..sizes.l3]);
     let mut payload = Payload { part: first, rest: umem.rest(frame) };
     for number in 0..count {
         let headers = if number == 0 { headers } else { &later[..later_bytes] };
-        let at = number * plan.bytes;
-        let bytes = plan.bytes.min(plan.payload - at);
+        let at = number * sizes.bytes;
+        let bytes = sizes.bytes.min(sizes.payload - at);
         let Some(mut cut) = write_segment(umem, headers, &mut payload, bytes, free) else {
             debug_assert!(false, "the frames were counted before");
             break;
         };
         let more = if number + 1 < count || is_cut_before { MORE_FRAGMENTS } else { 0 };
         let units = ((offset + at) / UNIT) as u16;
-        finish_header(&mut umem.data_mut(&mut cut)[plan.l3..headers.len()], bytes, units | more);
+        finish_header(&mut umem.data_mut(&mut cut)[sizes.l3..headers.len()], bytes, units | more);
         out.push_back(cut);
     }
     count

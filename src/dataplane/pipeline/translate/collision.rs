@@ -38,7 +38,7 @@ pub(super) fn other_source(context: &Context<'_>, packet: &Packet, to: &BindingE
 }
 
 /// Whether packet `i`, whose key another flow has, may have another source port.
-pub(super) fn may_move(batch: &Batch, i: usize) -> bool {
+pub(super) fn may_have_other_port(batch: &Batch, i: usize) -> bool {
     let packet = &batch.packets[i];
     packet.kind == Kind::Flow && packet.protocol.has_ports() && (packet.whole || packet.first_fragment)
 }
@@ -47,19 +47,19 @@ pub(super) fn may_move(batch: &Batch, i: usize) -> bool {
 /// any more.
 #[cold]
 #[inline(never)]
-pub(in crate::dataplane::pipeline) fn has_moved_flow(
+pub(in crate::dataplane::pipeline) fn has_flow_from_other_port(
     batch: &Batch,
     i: usize,
     context: &Context<'_>,
     flow: &PacketFlow,
 ) -> bool {
     let packet = &batch.packets[i];
-    if packet.translated || !may_move(batch, i) {
+    if packet.translated || !may_have_other_port(batch, i) {
         return false;
     }
     let PacketFlow { key, hash, from_low, .. } = *flow;
     let binding = context.bindings.find(&BindingKey { kind: BindingKind::Forward, key, from_low, hash });
-    let to = binding.map(|binding| binding.to).filter(|to| is_moved_direct(packet, to));
+    let to = binding.map(|binding| binding.to).filter(|to| is_from_other_port(packet, to));
     to.is_some_and(|to| {
         let (key, _) = Key::of(&translated_to(packet, &to).0);
         context.conntrack.look_up(&key, context.conntrack.hash(&key)).is_some()
@@ -67,7 +67,7 @@ pub(in crate::dataplane::pipeline) fn has_moved_flow(
 }
 
 /// Whether the end of a binding is the one that a packet has already, from another source port.
-fn is_moved_direct(packet: &Packet, to: &BindingEnd) -> bool {
+fn is_from_other_port(packet: &Packet, to: &BindingEnd) -> bool {
     to.source != SourceChoice::OWN && (to.address, to.port) == (packet.dst, packet.dst_port)
 }
 
@@ -75,7 +75,7 @@ fn is_moved_direct(packet: &Packet, to: &BindingEnd) -> bool {
 /// none.
 #[cold]
 #[inline(never)]
-pub(in crate::dataplane::pipeline) fn move_source(
+pub(in crate::dataplane::pipeline) fn replace_source_port(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
@@ -88,7 +88,7 @@ pub(in crate::dataplane::pipeline) fn move_source(
     let Translation { address, port, source, .. } = batch.translations[i];
     let front_end = if packet.translated { (address, port) } else { (packet.dst, packet.dst_port) };
     let key = forward_key(context, &packet, packet.src_port, front_end);
-    let bound = context.bindings.find(&key).filter(|binding| is_moved_direct(&packet, &binding.to));
+    let bound = context.bindings.find(&key).filter(|binding| is_from_other_port(&packet, &binding.to));
     let opens = || packet.protocol == Protocol::UDP || packet.opens_connection();
     let choice = match bound {
         Some(binding) => Some(binding.to.source),
@@ -108,13 +108,13 @@ pub(in crate::dataplane::pipeline) fn move_source(
         _ => Source::Other,
     };
     let translation = Translation { source, ..Translation::new(TranslationKind::Forward, false, front_end) };
-    let moved = &mut batch.packets[i];
-    (moved.src_port, moved.translated) = (choice.port_of(packet.src_port), true);
+    let sent = &mut batch.packets[i];
+    (sent.src_port, sent.translated) = (choice.port_of(packet.src_port), true);
     if packet.translated {
         // The list of translated packets has it.
         (batch.translations[i], batch.client_ports[i]) = (translation, packet.src_port);
     } else {
-        context.bindings.note_direct();
+        context.bindings.note_replaced_port();
         batch.translate(i, translation, packet.src_port);
     }
     true

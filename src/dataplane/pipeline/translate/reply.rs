@@ -1,7 +1,7 @@
 //! Packets of known flows against the translation of these.
 
 use super::bind::forward_key;
-use super::collision::may_move;
+use super::collision::may_have_other_port;
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{FlowWord, FrontEnd, PacketFlow, QuotaClass, Side, Slot};
 use crate::dataplane::packet::{Kind, Packet};
@@ -78,7 +78,7 @@ fn match_translated(
         let end = (translation.address, translation.port);
         context.bindings.remove(&forward_key(context, packet, batch.client_port(i), end));
     }
-    if may_move(batch, i) {
+    if may_have_other_port(batch, i) {
         return FlowMatch::Collides;
     }
     batch.drop(i, DropReason::ServiceCollision);
@@ -88,7 +88,14 @@ fn match_translated(
 /// Whether the flow in `slot` is by way of the virtual address of a client's packet: another Service may have the same
 /// backend.
 fn has_virtual_end(batch: &Batch, i: usize, context: &Context<'_>, slot: Slot) -> bool {
-    batch.translations[i].is_bound || batch.virtual_end(i) == Some(context.conntrack.virtual_end(slot))
+    is_checked(batch, i) || batch.virtual_end(i) == Some(context.conntrack.virtual_end(slot))
+}
+
+/// Whether the binding of a client's packet was compared with its flow in this second. A flow with another source port is compared
+/// with each packet: its key may be that of another port of the client meanwhile.
+#[inline(always)]
+fn is_checked(batch: &Batch, i: usize) -> bool {
+    batch.translations[i].is_bound && batch.client_ports[i] == 0
 }
 
 /// Marks a packet of a translated flow that does not change the flow: a client's, if its binding was checked in this second,
@@ -102,7 +109,7 @@ pub(in crate::dataplane::pipeline) fn translate_plain(
     slot: Slot,
 ) -> bool {
     match (by_client, batch.packets[i].translated) {
-        (true, true) => batch.translations[i].is_bound,
+        (true, true) => is_checked(batch, i),
         (false, false) => {
             mark_reply(batch, i, context, slot);
             true

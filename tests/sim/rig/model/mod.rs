@@ -75,9 +75,14 @@ impl Model {
         self.generation += 1;
     }
 
+    /// Advances the clock.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+
     /// Advances the clock and sweeps all flows.
     pub(crate) fn wait(&mut self, ms: u64) {
-        self.now_ms += ms;
+        self.pass(ms);
         let now_ms = self.now_ms;
         let attachments = self.setting.attachments;
         let generation = self.generation;

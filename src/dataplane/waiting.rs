@@ -1,25 +1,35 @@
-//! Bounded queue of the fragments that came before the first one of their datagram.
+//! Bounded queue of frames that wait for another frame: fragments for the first one of their datagram, SYNs for the end of the
+//! connection that has their ports.
 
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
-use crate::limits::FRAGMENTS_WAITING_MAX;
 use crate::xdp::Frame;
 
-/// A waiting fragment.
-pub(super) struct Waiter {
+/// A waiting frame.
+pub(crate) struct Waiter {
     /// Receiving port.
     pub port: PortId,
-    /// Key of its datagram.
+    /// Key of its datagram, or of its flow.
     pub key: Key,
     /// Hash of the key.
     pub hash: u64,
-    /// End of its datagram's time.
+    /// End of its time.
     pub until_ms: u32,
+    /// Of a SYN: epoch of conntrack in which it goes on, once that is known.
+    pub epoch: Option<u64>,
     frame: Option<Frame>,
 }
 
-/// Waiting fragments of one worker.
-pub(super) struct Waiting {
+impl Waiter {
+    /// Whether its time is over.
+    pub(crate) fn is_past(&self, now_ms: u32) -> bool {
+        now_ms.wrapping_sub(self.until_ms) as i32 >= 0
+    }
+}
+
+/// Waiting frames of one worker.
+#[derive(Default)]
+pub(crate) struct Waiting {
     waiters: Vec<Waiter>,
     /// Number of waiters that have their frame: the stages reserve places, and the worker fills them after
     /// the stages.
@@ -28,47 +38,52 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Makes a queue for at most a sixteenth of a worker's frames.
-    pub(super) fn new(frames_total: usize) -> Waiting {
-        let max = FRAGMENTS_WAITING_MAX.min(frames_total / 16);
+    /// Makes a queue of so many places.
+    pub(crate) fn new(max: usize) -> Waiting {
         Waiting { waiters: Vec::with_capacity(max), filled: 0, max }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Number of frames of waiting fragments.
-    pub(super) fn frames(&self) -> usize {
+    /// Number of frames of waiting packets.
+    pub(crate) fn frames(&self) -> usize {
         self.waiters.iter().filter_map(|waiter| waiter.frame.as_ref()).map(Frame::frames).sum()
     }
 
     /// Reserves a place. Returns false where there is none, or the port has half of all.
-    pub(super) fn reserve(&mut self, port: PortId, key: &Key, hash: u64, until_ms: u32) -> bool {
+    pub(crate) fn reserve(&mut self, port: PortId, key: &Key, hash: u64, until_ms: u32) -> bool {
         let own = self.waiters.iter().filter(|waiter| waiter.port == port).count();
         let fits = self.waiters.len() < self.max && own < self.max.div_ceil(2);
         if fits {
-            self.waiters.push(Waiter { port, key: *key, hash, until_ms, frame: None });
+            self.waiters.push(Waiter { port, key: *key, hash, until_ms, epoch: None, frame: None });
         }
         fits
     }
 
     /// Fills the place that was reserved first among those without a frame.
-    pub(super) fn fill(&mut self, frame: Frame) {
+    pub(crate) fn fill(&mut self, frame: Frame) {
         self.waiters[self.filled].frame = Some(frame);
         self.filled += 1;
     }
 
-    /// Removes up to `max` fragments for which `verdict` returns something, and hands each to `give`.
-    pub(super) fn take<V>(
+    /// Gives the frames of a closed port to `free`.
+    pub(crate) fn close_port(&mut self, port: PortId, mut free: impl FnMut(Frame)) {
+        let is_of_port = |waiter: &mut Waiter| (waiter.port == port).then_some(());
+        self.take(usize::MAX, is_of_port, |frame, _, ()| free(frame));
+    }
+
+    /// Removes up to `max` packets for which `verdict` returns something, and hands each to `give`.
+    pub(crate) fn take<V>(
         &mut self,
         max: usize,
-        mut verdict: impl FnMut(&Waiter) -> Option<V>,
+        mut verdict: impl FnMut(&mut Waiter) -> Option<V>,
         mut give: impl FnMut(Frame, PortId, V),
     ) {
         let (mut at, mut taken) = (0, 0);
         while at < self.waiters.len() && taken < max {
-            let Some(verdict) = verdict(&self.waiters[at]) else {
+            let Some(verdict) = verdict(&mut self.waiters[at]) else {
                 at += 1;
                 continue;
             };

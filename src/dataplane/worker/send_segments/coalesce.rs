@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 65_000;
 const L3: usize = ethernet::HEADER_BYTES;
 
 /// Coalesced packets of one batch.
-pub(super) struct Coalescer {
+pub(in crate::dataplane::worker) struct Coalescer {
     packets: Vec<Coalesced>,
 }
 
@@ -47,7 +47,7 @@ struct Coalesced {
 }
 
 impl Coalescer {
-    pub(super) fn new() -> Coalescer {
+    pub(in crate::dataplane::worker) fn new() -> Coalescer {
         Coalescer { packets: Vec::with_capacity(FLOWS_MAX) }
     }
 
