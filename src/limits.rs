@@ -127,8 +127,14 @@ pub const DASHBOARD_ENTRIES_MAX: usize = 1 << 20;
 /// Most bytes of a request's body on the control socket. Tables of a hundred thousand rules take some tens of
 /// megabytes.
 pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
-/// Most bytes of one file, or of standard input, with policy objects.
-pub const SOURCE_BYTES_MAX: usize = 512 << 20;
+/// Most bytes of one file, or of standard input, with policy objects: 10,000 pods as `kubectl get -o yaml` prints them.
+pub const SOURCE_BYTES_MAX: usize = 128 << 20;
+/// Most bytes of all files of a directory, or of one command.
+pub const SOURCES_BYTES_MAX: usize = 256 << 20;
+/// Most values in one such file, each of which takes some 90 bytes of memory: 10,000 pods of a cluster have 3 million.
+pub const SOURCE_VALUES_MAX: usize = 4 << 20;
+/// Most bytes of one object. The API server stores at most 1.5 MiB of one.
+pub const OBJECT_BYTES_MAX: usize = 3 << 20;
 /// Most files and directories in one directory of manifests, counted once for each path by which links reach
 /// them.
 pub const SOURCE_FILES_MAX: usize = 1 << 17;

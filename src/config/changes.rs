@@ -115,7 +115,13 @@ mod tests {
             ("gateway", &["mac = \"02:00:00:00:00:01\"", "addresses = [\"10.0.0.1\"]"]),
             (
                 "conntrack",
-                &["flows = 1024", "pod_quota_percent = 1", "tcp_pickup = true", "directory = \"/x\""],
+                &[
+                    "flows = 1024",
+                    "pod_quota_percent = 1",
+                    "tcp_pickup = true",
+                    "tcp_reset_unknown = true",
+                    "directory = \"/x\"",
+                ],
             ),
             (
                 "policy",

@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use rustix::fs::OFlags;
 
-use crate::limits::{SOURCE_BYTES_MAX, SOURCE_FILES_MAX};
+use crate::limits::{SOURCE_BYTES_MAX, SOURCE_FILES_MAX, SOURCES_BYTES_MAX};
 use crate::policy::parse::Source;
 
 /// Extensions of the files that are read in a directory.
@@ -29,6 +29,16 @@ pub enum LoadError {
     #[error("{path}: larger than {SOURCE_BYTES_MAX} bytes; split it into several files", path = .path.display())]
     TooLarge {
         /// File.
+        path: PathBuf,
+    },
+    /// Files of a directory or a command exceed the limit together.
+    #[error(
+        "{path}: more than {SOURCES_BYTES_MAX} bytes together with the files before it; give fewer files at a time, and objects \
+         without managedFields and status",
+        path = .path.display()
+    )]
+    TooLargeTogether {
+        /// File at which the limit is exceeded.
         path: PathBuf,
     },
     /// File is not UTF-8.
@@ -127,6 +137,7 @@ pub(super) fn list(root: &Path) -> Listing {
             if listing.files.is_empty() && listing.errors.is_empty() {
                 listing.errors.push(LoadError::Empty { path: root.to_owned() });
             }
+            listing.check_bytes();
         }
         Ok(found) => listing.file(root, &found),
         Err(error) => listing.errors.push(io_error(root)(error)),
@@ -135,6 +146,18 @@ pub(super) fn list(root: &Path) -> Listing {
 }
 
 impl Listing {
+    /// Adds an error if the files are too large together.
+    fn check_bytes(&mut self) {
+        let mut bytes = 0_u64;
+        let beyond = self.files.iter().find(|(_, stamp)| {
+            bytes = bytes.saturating_add(stamp.bytes);
+            bytes > SOURCES_BYTES_MAX as u64
+        });
+        if let Some((path, _)) = beyond {
+            self.errors.push(LoadError::TooLargeTogether { path: path.clone() });
+        }
+    }
+
     /// Lists a directory. `above` contains its ancestors, to skip links back to them; `seen` counts names.
     fn directory(&mut self, path: &Path, above: &mut BTreeSet<PathBuf>, seen: &mut usize) {
         let found = fs::canonicalize(path).and_then(|real| {
@@ -213,21 +236,31 @@ fn not_regular(found: &fs::Metadata) -> Option<&'static str> {
 /// input.
 pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
     let mut sources = Vec::new();
+    let mut bytes = 0;
+    let mut add = |path: &Path, source: Source| {
+        bytes += source.text().len();
+        sources.push(source);
+        if bytes > SOURCES_BYTES_MAX {
+            Err(LoadError::TooLargeTogether { path: path.to_owned() })
+        } else {
+            Ok(())
+        }
+    };
     for path in paths {
         if path.as_os_str() == "-" {
-            sources.push(text(path, "<stdin>".to_owned(), io::stdin().lock())?);
+            add(path, text(path, "<stdin>".to_owned(), io::stdin().lock())?)?;
         } else if fs::metadata(path).map_err(io_error(path))?.is_dir() {
             let listing = list(path);
             if let Some(error) = listing.errors.into_iter().next() {
                 return Err(error);
             }
             for path in listing.files.keys() {
-                sources.push(read(path)?.0);
+                add(path, read(path)?.0)?;
             }
         } else {
             // An explicitly named pipe is intended: `palisade apply <(helm template .)`.
             let file = fs::File::open(path).map_err(io_error(path))?;
-            sources.push(text(path, path.display().to_string(), file)?);
+            add(path, text(path, path.display().to_string(), file)?)?;
         }
     }
     Ok(sources)
@@ -308,6 +341,27 @@ mod tests {
         let path = scratch.write("bad.yaml", "");
         fs::write(&path, b"ab\xff").unwrap();
         assert!(text(path).contains("bad.yaml: byte 2 is not UTF-8"));
+    }
+
+    #[test]
+    fn files_that_are_too_large_alone_or_together_are_not_read() {
+        let scratch = Scratch::new();
+        let sparse = |name: &str, bytes: usize| {
+            let path = scratch.write(name, "");
+            fs::File::options().write(true).open(&path).unwrap().set_len(bytes as u64).unwrap();
+            path
+        };
+        let alone = sparse("a.yaml", SOURCE_BYTES_MAX + 1);
+        assert!(load(std::slice::from_ref(&alone)).unwrap_err().to_string().contains("a.yaml: larger than"));
+        assert!(matches!(read(&alone), Err(LoadError::TooLarge { .. })));
+        fs::remove_file(alone).unwrap();
+        let files: Vec<PathBuf> = ["b.yaml", "c.yaml"].map(|name| sparse(name, SOURCES_BYTES_MAX / 2)).into();
+        assert!(list(&scratch.0).errors.is_empty());
+        let last = sparse("d.yaml", 1);
+        for paths in [vec![scratch.0.clone()], [files, vec![last]].concat()] {
+            let error = load(&paths).unwrap_err().to_string();
+            assert!(error.contains("d.yaml: more than 268435456 bytes together"), "{error}");
+        }
     }
 
     #[test]

@@ -36,6 +36,24 @@ fn every_upstream_validation_case_gets_the_api_servers_verdict() {
 }
 
 #[test]
+fn an_object_that_no_api_server_stores_is_an_error_and_a_long_list_is_none() {
+    let note = "x".repeat(1 << 20);
+    let pod = |name: &str, times: usize| {
+        format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"{name}\", \
+             \"annotations\": {{\"note\": \"{}\"}}}}}}",
+            note.repeat(times)
+        )
+    };
+    let pods = ["a", "b"].map(|name| pod(name, 2)).join(", ");
+    let list = format!("{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{pods}]}}");
+    assert_eq!(parse_source(&Source::new("list.json", list)).unwrap().objects.len(), 2);
+    let errors = parse_source(&Source::new("pod.yaml", pod("c", 3))).unwrap_err();
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert!(texts.len() == 1 && texts[0].contains("the object has more than 3145728 bytes"), "{texts:?}");
+}
+
+#[test]
 fn every_conformance_corpus_is_read_without_error() {
     for (name, cases, probes) in [
         ("k8s-e2e.json", 65, 506),

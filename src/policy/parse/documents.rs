@@ -9,7 +9,7 @@ use super::parsed::{Parsed, Skipped};
 use super::source::{Location, Source};
 use super::tree::{self, Key, Node, Span, Value};
 use super::{admin_network_policy, cluster_network_policy, cluster_objects, network_policy, service};
-use crate::limits::DIAGNOSTICS_MAX;
+use crate::limits::{DIAGNOSTICS_MAX, OBJECT_BYTES_MAX};
 use crate::policy::objects::Object;
 use crate::policy::objects::replicas;
 use crate::tables::PolicyKind;
@@ -100,6 +100,13 @@ impl ManifestParser {
             .with_unknown_fields(if is_strict { Severity::Error } else { Severity::Warning });
         let at = Cursor::root(node, &diagnostics);
         if !kind.is_some_and(is_list) {
+            if node.span.end - node.span.start > OBJECT_BYTES_MAX {
+                at.error_help(
+                    format!("the object has more than {OBJECT_BYTES_MAX} bytes"),
+                    "split it: the API server stores at most 1.5 MiB of one",
+                );
+                return self.absorb(diagnostics);
+            }
             check_duplicates(&at, true);
         }
         match (kind, version, known) {

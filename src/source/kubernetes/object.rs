@@ -12,11 +12,10 @@ use super::closed::closed;
 use super::filter::Piece;
 use super::kinds::Kind;
 use super::parse::{Key, Readable, parse};
+use crate::limits::OBJECT_BYTES_MAX;
 use crate::policy::objects::{NetworkPolicy, Object, Peer, Peers};
 use crate::printable;
 
-/// Longest kept text of one object, in bytes. The API server stores at most 1.5 MiB of one.
-pub(super) const OBJECT_BYTES_MAX: usize = 3 << 20;
 /// Longest name that an object may have (RFC 1123 subdomain).
 const NAME_BYTES_MAX: usize = 253;
 /// Most prefixes in the `ipBlock`s of a `NetworkPolicy`: less than a hundredth of those that the tables may have.

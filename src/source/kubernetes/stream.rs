@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::connection::{Failure, next_bytes};
 use super::filter::{Filter, Keep, Piece};
-use super::object::OBJECT_BYTES_MAX;
+use crate::limits::OBJECT_BYTES_MAX;
 
 /// Reader of a response.
 pub(super) struct Reader {

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::node::{Key, Node, Span, SyntaxError, Value};
+use super::node::{Key, Node, Span, SyntaxError, Value, too_many_values};
 use crate::limits::DOCUMENT_DEPTH_MAX;
 
-pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
-    let mut reader = JsonParser { text, at: 0 };
+/// Parses all values of a text, which has at most so many in these.
+pub(super) fn parse(text: &str, values_max: usize) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
+    let mut reader = JsonParser { text, at: 0, values_left: values_max };
     let mut nodes = Vec::new();
     loop {
         reader.skip_space();
@@ -23,12 +24,16 @@ pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
 struct JsonParser<'a> {
     text: &'a str,
     at: usize,
+    /// Number of values that may follow.
+    values_left: usize,
 }
 
 impl<'a> JsonParser<'a> {
     fn value(&mut self, depth: usize) -> Result<Node<'a>, SyntaxError> {
         self.skip_space();
         let start = self.at;
+        let too_many = || too_many_values(Span::new(start, start + 1));
+        self.values_left = self.values_left.checked_sub(1).ok_or_else(too_many)?;
         if depth > DOCUMENT_DEPTH_MAX {
             let message = format!("nested more than {DOCUMENT_DEPTH_MAX} levels deep");
             return Err(SyntaxError::new(Span::new(start, start + 1), message));
@@ -174,7 +179,7 @@ mod tests {
     #[test]
     fn values_keep_their_places() {
         let text = "{\"a\": [1,\t\"x\\u00e9\"]}";
-        let (nodes, syntax_errors) = parse(text);
+        let (nodes, syntax_errors) = parse(text, 1000);
         assert_eq!(syntax_errors, []);
         let Some(Value::Sequence(items)) = nodes[0].get("a").map(|node| &node.value) else { panic!() };
         assert_eq!(items[0].span, Span::new(7, 8));
@@ -198,19 +203,19 @@ mod tests {
             "{\"a\"}",
             "[",
         ] {
-            assert!(!parse(text).1.is_empty(), "{text}");
+            assert!(!parse(text, 1000).1.is_empty(), "{text}");
         }
     }
 
     #[test]
     fn values_in_a_row_are_documents() {
-        let (nodes, syntax_errors) = parse(" {} \n[]\t1 ");
+        let (nodes, syntax_errors) = parse(" {} \n[]\t1 ", 1000);
         assert_eq!((nodes.len(), syntax_errors), (3, Vec::new()));
     }
 
     #[test]
     fn nesting_is_bounded() {
         let text = "[".repeat(1_000_000);
-        assert!(parse(&text).1[0].message.contains("levels deep"));
+        assert!(parse(&text, 1000).1[0].message.contains("levels deep"));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::limits::SOURCE_VALUES_MAX;
+
 /// Range of bytes in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
@@ -129,4 +131,10 @@ impl From<&serde_json::Value> for Node<'static> {
         };
         Node { span: Span::default(), value }
     }
+}
+
+/// Error of a text with more than [`SOURCE_VALUES_MAX`] values, at the first one beyond.
+pub(super) fn too_many_values(span: Span) -> SyntaxError {
+    let message = format!("more than {SOURCE_VALUES_MAX} values in one file");
+    SyntaxError::new(span, message).with_help("split it into several files, without managedFields and status")
 }

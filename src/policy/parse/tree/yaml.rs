@@ -9,7 +9,7 @@ use std::io::BufReader;
 
 use libyaml_safer::{Encoding, EventData as Event, Mark, Parser, ScalarStyle};
 
-use super::node::{Key, Node, Span, SyntaxError, Value};
+use super::node::{Key, Node, Span, SyntaxError, Value, too_many_values};
 use super::scalar;
 use crate::limits::{ALIAS_NODES_MAX, DOCUMENT_DEPTH_MAX};
 
@@ -21,7 +21,8 @@ const DECODED_BYTES: usize = 16 << 10;
 /// Prefix of the core tags (YAML 1.1 section 2.4), such as `!!str`.
 const CORE: &str = "tag:yaml.org,2002:";
 
-pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
+/// Parses all documents of a text with at most so many values.
+pub(super) fn parse(text: &str, values_max: usize) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
     // The scanner rejects a block scalar whose last line has no break.
     let is_ended = text.ends_with(['\n', '\r']);
     let ended = if is_ended { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) };
@@ -29,8 +30,14 @@ pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
         return (Vec::new(), vec![syntax_error]);
     }
     let events = events_of(&ended);
-    let mut composer =
-        Composer { events, text, anchors: HashMap::new(), copied: 0, syntax_errors: Vec::new() };
+    let mut composer = Composer {
+        events,
+        text,
+        anchors: HashMap::new(),
+        copied: 0,
+        values_left: values_max,
+        syntax_errors: Vec::new(),
+    };
     let mut nodes = Vec::new();
     let fatal = composer.documents(&mut nodes).err();
     composer.syntax_errors.extend(fatal);
@@ -81,6 +88,8 @@ struct Composer<'a, 'e> {
     anchors: HashMap<String, Node<'a>>,
     /// Number of nodes copied for anchors and aliases; the limit prevents an alias bomb.
     copied: usize,
+    /// Number of values, keys among them, that may follow.
+    values_left: usize,
     /// Errors that do not prevent further parsing.
     syntax_errors: Vec<SyntaxError>,
 }
@@ -141,6 +150,7 @@ impl<'a> Composer<'a, '_> {
     }
 
     fn node(&mut self, event: Event, span: Span, depth: usize) -> Result<Node<'a>, SyntaxError> {
+        self.values_left = self.values_left.checked_sub(1).ok_or_else(|| too_many_values(span))?;
         if depth > DOCUMENT_DEPTH_MAX {
             return Err(SyntaxError::new(span, format!("nested more than {DOCUMENT_DEPTH_MAX} levels deep")));
         }

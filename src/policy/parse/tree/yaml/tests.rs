@@ -1,13 +1,13 @@
 use super::*;
 
 fn one(text: &str) -> Node<'_> {
-    let (mut nodes, syntax_errors) = parse(text);
+    let (mut nodes, syntax_errors) = parse(text, 1_000_000);
     assert_eq!((nodes.len(), syntax_errors), (1, Vec::new()), "{text}");
     nodes.remove(0)
 }
 
 fn syntax_error(text: &str) -> String {
-    parse(text).1.first().map(|syntax_error| syntax_error.message.clone()).unwrap_or_default()
+    parse(text, 1_000_000).1.first().map(|syntax_error| syntax_error.message.clone()).unwrap_or_default()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_text_is_read_as_libyaml_reads_it_or_refused() {
         ("a: 'no!, b' # c!,\n", Some("{a=no!, b}")),
         ("a: no!,b\nc: [!!str ,b]\n", Some("{a=no!,b c=[ b]}")),
     ] {
-        let (nodes, syntax_errors) = parse(text);
+        let (nodes, syntax_errors) = parse(text, 1_000_000);
         let read =
             syntax_errors.is_empty().then(|| nodes.iter().map(shape).collect::<Vec<_>>().join(" --- "));
         assert_eq!(read.as_deref(), expected, "{text:?}: {syntax_errors:?}");
@@ -134,12 +134,12 @@ fn a_text_is_read_as_libyaml_reads_it_or_refused() {
 
 #[test]
 fn a_fault_of_indentation_is_told_where_the_tab_is() {
-    let (_, syntax_errors) = parse("a:\n\tb: c\n");
+    let (_, syntax_errors) = parse("a:\n\tb: c\n", 1000);
     assert_eq!(
         (syntax_errors[0].span.start, syntax_errors[0].help.as_deref()),
         (3, Some("indent with spaces: a tab is none"))
     );
-    let (_, syntax_errors) = parse("a: b\nc: \u{1b}[2J\n");
+    let (_, syntax_errors) = parse("a: b\nc: \u{1b}[2J\n", 1000);
     assert_eq!(syntax_errors[0].span.start, 8, "{syntax_errors:?}");
 }
 
