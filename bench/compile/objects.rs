@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 use palisade::net::flow::Protocol;
 use palisade::policy::objects::{
-    ContainerPort, LabelSelector, Labels, NetworkPolicy, NetworkPolicyRule, Peers, Pod, PortMatch, Ports,
-    Readiness, Requirement,
+    AssignedMetadata, ContainerPort, LabelSelector, Labels, NetworkPolicy, NetworkPolicyRule, Peers, Pod,
+    PortMatch, Ports, Readiness, Requirement,
 };
 use palisade::tables::PodName;
 
@@ -40,7 +40,16 @@ pub(crate) fn policy(
     egress: Option<Vec<NetworkPolicyRule>>,
 ) -> NetworkPolicy {
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    NetworkPolicy { namespace, name, pod_selector, ingress, egress, ignored: Vec::new(), audited: false }
+    NetworkPolicy {
+        namespace,
+        name,
+        pod_selector,
+        ingress,
+        egress,
+        ignored: Vec::new(),
+        audited: false,
+        assigned: AssignedMetadata::default(),
+    }
 }
 
 pub(crate) fn rule(peers: Peers, ports: Vec<PortMatch>) -> NetworkPolicyRule {

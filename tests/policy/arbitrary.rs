@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use palisade::net::flow::Protocol;
 use palisade::policy::objects::{
-    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
-    LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object, Peer, Peers, Pod,
-    PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
+    AssignedMetadata, ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule,
+    ContainerPort, IpBlock, LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object,
+    Peer, Peers, Pod, PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
 };
 use palisade::policy::{Change, ObjectName};
 use palisade::tables::{PodName, PolicyKind};
@@ -205,6 +205,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             egress,
             ignored: Vec::new(),
             audited: false,
+            assigned: AssignedMetadata::default(),
         },
     )
 }

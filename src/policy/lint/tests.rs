@@ -1,7 +1,9 @@
 use ipnet::IpNet;
 
 use super::*;
-use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Ports};
+use crate::policy::objects::{
+    AssignedMetadata, IpBlock, LabelSelector, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Ports,
+};
 use crate::policy::parse::{Source, parse_source};
 
 const PODS: &str = "
@@ -339,6 +341,7 @@ fn a_hundred_thousand_exceptions_are_looked_at_one_by_one_only() {
         egress: None,
         ignored: Vec::new(),
         audited: false,
+        assigned: AssignedMetadata::default(),
     };
     let found: Vec<_> = lint(&[Object::NetworkPolicy(policy)]).into_iter().map(|one| one.path).collect();
     let paths = |at: usize| format!("spec.ingress[0].from[0].ipBlock.except[{at}]");

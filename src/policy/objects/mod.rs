@@ -14,7 +14,9 @@ pub use cluster_network_policy::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, PodScope, Tier,
 };
 pub use cluster_objects::{ContainerPort, Labels, Namespace, Node, Pod, Readiness};
-pub use network_policy::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, PortMatch, Ports};
+pub use network_policy::{
+    AssignedMetadata, IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, PortMatch, Ports,
+};
 pub use selector::{LabelSelector, Requirement};
 pub use service::{
     AddressFamily, Endpoint, EndpointPort, EndpointSlice, PortOfService, Service, ServiceKind, ServiceName,

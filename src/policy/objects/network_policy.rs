@@ -24,6 +24,17 @@ pub struct NetworkPolicy {
     pub ignored: Vec<Direction>,
     /// Whether the policy has the annotation `palisade.dev/mode: audit`: it is judged and not enforced.
     pub audited: bool,
+    /// Metadata that an API server has assigned.
+    pub assigned: AssignedMetadata,
+}
+
+/// Fields of `metadata` that the API server assigns; manifests need none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AssignedMetadata {
+    /// `uid`.
+    pub uid: Option<String>,
+    /// `generation`: number of the version of the `spec`.
+    pub generation: Option<i64>,
 }
 
 /// Entry of `spec.ingress` or `spec.egress`. It matches a flow if peers and ports match.

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::cursor::{Cursor, Fields};
 use super::selector::check_labels;
 use super::{syntax, typed};
-use crate::policy::objects::Labels;
+use crate::policy::objects::{AssignedMetadata, Labels};
 use crate::printable::is_steering;
 
 /// Namespace of an object without one: the default of `kubectl`.
@@ -26,6 +26,8 @@ pub(super) struct Identity {
     pub name: String,
     /// Labels.
     pub labels: Labels,
+    /// Fields that the API server assigns.
+    pub assigned: AssignedMetadata,
 }
 
 /// Scope of a kind.
@@ -65,7 +67,12 @@ pub(super) fn parse(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
         }
         Scope::Cluster => String::new(),
     };
-    Some(Identity { namespace, name: meta.name.unwrap_or_default(), labels: meta.labels.unwrap_or_default() })
+    Some(Identity {
+        namespace,
+        name: meta.name.unwrap_or_default(),
+        labels: meta.labels.unwrap_or_default(),
+        assigned: AssignedMetadata { uid: meta.uid, generation: meta.generation },
+    })
 }
 
 /// Tests whether a policy has the annotation `palisade.dev/mode: audit`: it is judged and not enforced. Reports values other
@@ -120,6 +127,11 @@ fn check(at: &Cursor<'_>, syntax: fn(&str) -> Result<(), syntax::Violation>) {
 impl Identity {
     /// Identity of an object without metadata, so that parsing can continue.
     pub(super) fn unknown() -> Identity {
-        Identity { namespace: String::new(), name: String::new(), labels: Labels::new() }
+        Identity {
+            namespace: String::new(),
+            name: String::new(),
+            labels: Labels::new(),
+            assigned: AssignedMetadata::default(),
+        }
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
         ingress: isolates_ingress.then_some(ingress),
         egress: isolates_egress.then_some(egress),
         audited: metadata::is_audited(object),
+        assigned: identity.assigned,
         ignored: is_ignored.into_iter().filter(|(_, is)| *is).map(|(direction, _)| direction).collect(),
     }
 }

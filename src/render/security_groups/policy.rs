@@ -13,7 +13,9 @@ use super::model::{
 use super::ranges::Ranges;
 use super::{ids, spec};
 use crate::net::flow::Protocol;
-use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports};
+use crate::policy::objects::{
+    AssignedMetadata, IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports,
+};
 use crate::policy::{NamespaceScope, PodSet};
 use crate::render::output::RenderError;
 use crate::render::plan::Family;
@@ -124,9 +126,12 @@ impl<'a, 'g> PolicyGroup<'a, 'g> {
         attached: &'g [&'a Pod],
         open: Vec<SecurityGroupRule>,
     ) -> Result<KuryrNetPolicy, RenderError> {
-        let uid = ids::uuid(&["policy", &policy.namespace, &policy.name]);
+        let AssignedMetadata { uid, generation } = &policy.assigned;
+        let of_names = || ids::uuid(&["policy", &policy.namespace, &policy.name]);
+        let uid = uid.clone().unwrap_or_else(of_names);
         let name = ids::name("sg-", &policy.name);
-        let tags = vec![format!("networkpolicy_uid={uid}")];
+        let mut tags = vec![format!("networkpolicy_uid={uid}")];
+        tags.extend(generation.map(|generation| format!("networkpolicy_generation={generation}")));
         let key = ["group", &policy.namespace, &policy.name];
         let id = groups.add(&key, name.clone(), GROUP_DESCRIPTION, tags)?;
         attached.iter().for_each(|pod| groups.attach(&pod.name, &id));

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::kinds::Kind;
 use super::parse::{Key, parse};
 use crate::policy::objects::{
-    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterRule, LabelSelector, NetworkPolicy, Object,
-    PodScope, Tier,
+    AssignedMetadata, ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterRule, LabelSelector,
+    NetworkPolicy, Object, PodScope, Tier,
 };
 use crate::tables::PolicyKind;
 
@@ -113,6 +113,7 @@ impl Policy<'_> {
         let [(ingress, _), (egress, _)] = rules;
         let policy = NetworkPolicy {
             audited: false,
+            assigned: AssignedMetadata::default(),
             namespace: self.key.namespace.clone(),
             name: self.key.name.clone(),
             pod_selector: selected.unwrap_or_default(),

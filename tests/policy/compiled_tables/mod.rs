@@ -15,9 +15,9 @@ use std::net::IpAddr;
 
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::objects::{
-    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
-    LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object, Peer, Peers, Pod,
-    PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
+    AssignedMetadata, ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule,
+    ContainerPort, IpBlock, LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object,
+    Peer, Peers, Pod, PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
 };
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Direction, PodName, PolicyKind, Verdict};
@@ -166,6 +166,7 @@ fn policy(
         egress,
         ignored: Vec::new(),
         audited: false,
+        assigned: AssignedMetadata::default(),
     })
 }
 

@@ -156,6 +156,7 @@ fn ports_that_rules_ask_of_some_pods_concern_no_others_when_a_policy_comes_besid
         )]),
         ignored: Vec::new(),
         audited: false,
+        assigned: AssignedMetadata::default(),
     });
     let mut compiled = Compiled::new().with([
         Object::Pod(Pod { ports: vec![port("dns", TCP, 53)], ..pod("y", "a", "10.0.1.1") }),

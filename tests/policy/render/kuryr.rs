@@ -99,6 +99,26 @@ fn without(value: &Value, keys: &[&str]) -> Value {
 }
 
 #[test]
+fn a_group_has_the_uid_and_the_generation_of_its_policy() {
+    let directory = TemporaryDirectory::new("kuryr-uid");
+    let uid = "65d54bbb-70d5-11e9-9986-fa163e6aa097";
+    let policy = |generation: u32| {
+        let given = format!("metadata: {{uid: {uid}, generation: {generation}, name:");
+        NAMED_PORT.replacen("metadata: {name:", &given, 1)
+    };
+    let state = rendered(&directory, &format!("{PODS}---{}", policy(3)), &[]);
+    let annotations = &array(&state, "kuryrnetpolicies")[0]["metadata"]["annotations"];
+    assert_eq!(annotations["networkpolicy_uid"], uid);
+    let tags = |state: &Value| {
+        let own = group(state, "sg-allow-client-a-via-named-port-ingress-rule");
+        array(own, "tags").iter().map(|tag| tag.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(tags(&state)[..2], [format!("networkpolicy_uid={uid}"), "networkpolicy_generation=3".into()]);
+    let later = rendered(&directory, &format!("{PODS}---{}", policy(4)), &[]);
+    assert_eq!(tags(&later)[1..], ["networkpolicy_generation=4".to_owned(), tags(&state)[2].clone()]);
+}
+
+#[test]
 fn a_named_port_is_recorded_as_in_the_design_of_kuryr() {
     let directory = TemporaryDirectory::new("kuryr-named");
     let state = rendered(&directory, &format!("{PODS}---{NAMED_PORT}"), &[]);

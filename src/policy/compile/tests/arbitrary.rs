@@ -9,9 +9,9 @@ use proptest::sample::select;
 
 use crate::net::flow::Protocol;
 use crate::policy::objects::{
-    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
-    LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object, Peer, Peers, Pod,
-    PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
+    AssignedMetadata, ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule,
+    ContainerPort, IpBlock, LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object,
+    Peer, Peers, Pod, PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
 };
 use crate::policy::store::{Change, NAMESPACE_NAME_LABEL, ObjectName};
 use crate::tables::{PodName, PolicyKind};
@@ -152,6 +152,7 @@ pub(super) fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             egress,
             ignored: Vec::new(),
             audited: false,
+            assigned: AssignedMetadata::default(),
         },
     )
 }

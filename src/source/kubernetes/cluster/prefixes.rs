@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::policy::objects::{NetworkPolicy, Object};
+use crate::policy::objects::{AssignedMetadata, NetworkPolicy, Object};
 use crate::source::kubernetes::object::{Entry, Issue, prefixes_of};
 use crate::source::kubernetes::parse::Key;
 
@@ -128,6 +128,7 @@ pub(super) fn closed(entry: &Entry, message: String) -> Entry {
         egress,
         ignored: Vec::new(),
         audited: false,
+        assigned: AssignedMetadata::default(),
     };
     Entry {
         key: entry.key.clone(),
@@ -158,6 +159,7 @@ mod tests {
             egress: None,
             ignored: Vec::new(),
             audited: false,
+            assigned: AssignedMetadata::default(),
         };
         let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
         let object = Some(Object::NetworkPolicy(policy));
