@@ -5,6 +5,7 @@
 
 pub(in crate::render) mod allowed;
 pub(in crate::render) mod cache;
+mod contract;
 pub(in crate::render) mod fold;
 pub(in crate::render) mod peers;
 pub(in crate::render) mod refusal;
@@ -77,6 +78,7 @@ impl Rendering for State {
             for (direction, list) in
                 [(Direction::Egress, &rules.egress), (Direction::Ingress, &rules.ingress)]
             {
+                let list = contract::permits_before_denial(list).unwrap_or_else(|| list.clone());
                 lines.extend(list.iter().map(|rule| format!("{} {rule}", of_vswitch(direction))));
             }
             statements.insert(Subject::Pod(pod.clone()), lines);

@@ -181,3 +181,18 @@ impl Builder {
         self.entries.push(Entry { prefix, allowed, parent });
     }
 }
+
+/// Adds the prefixes that remain of one without some of its parts, which are sorted and apart.
+pub(in crate::render) fn subtract(prefix: IpNet, holes: &[IpNet], pieces: &mut Vec<IpNet>) {
+    match holes {
+        [] => pieces.push(prefix),
+        [hole, ..] if *hole == prefix => {}
+        _ => {
+            let halves = prefix.subnets(prefix.prefix_len() + 1).expect("a hole is longer");
+            for half in halves {
+                let inside: Vec<IpNet> = holes.iter().filter(|hole| half.contains(*hole)).copied().collect();
+                subtract(half, &inside, pieces);
+            }
+        }
+    }
+}

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use crate::net::flow::Protocol;
 use crate::render::contiv::allowed::{Allowed, AllowedId, AllowedSets, Ports};
-use crate::render::contiv::peers::PeerMap;
+use crate::render::contiv::peers::{PeerMap, subtract};
 use crate::render::contiv::rule::{EXPANSION_MAX, Obstacle};
 
 /// Match on a peer and a port of the pod or the peer, and its verdict.
@@ -127,19 +127,4 @@ fn pieces(nodes: &[Node], place: usize, protocol: Protocol, port: u16) -> Vec<Ip
     let mut pieces = Vec::new();
     subtract(node.prefix, &holes, &mut pieces);
     pieces
-}
-
-/// Adds the prefixes that remain of one without some of its parts, which are sorted and apart.
-fn subtract(prefix: IpNet, holes: &[IpNet], pieces: &mut Vec<IpNet>) {
-    match holes {
-        [] => pieces.push(prefix),
-        [hole, ..] if *hole == prefix => {}
-        _ => {
-            let halves = prefix.subnets(prefix.prefix_len() + 1).expect("a hole is longer");
-            for half in halves {
-                let inside: Vec<IpNet> = holes.iter().filter(|hole| half.contains(*hole)).copied().collect();
-                subtract(half, &inside, pieces);
-            }
-        }
-    }
 }

@@ -115,6 +115,10 @@ impl Contiv {
                         |direction: &str| list(below.iter().filter_map(|line| line.strip_prefix(direction)));
                     let pod = Pod { addresses, ingress: rules("ingress "), egress: rules("egress ") };
                     assert_eq!(pod.ingress.len() + pod.egress.len(), below.len());
+                    assert!(
+                        [&pod.ingress, &pod.egress].into_iter().all(|list| keeps_contract(list)),
+                        "{line}"
+                    );
                     self.pods.insert(name.to_owned(), pod);
                 }
                 ["table", id] => {
@@ -172,6 +176,16 @@ fn permits(rules: &[Rule], flow: &FlowKey) -> bool {
                 || rule.protocol == protocol && (rule.port == 0 || rule.port == flow.dst_port))
     };
     rules.is_empty() || rules.iter().find(matches).expect("the last rule matches all").permits
+}
+
+/// Whether the rules of a pod permit, but for one behind them in each family that denies the rest. Only a denied protocol or port
+/// of other traffic may be before.
+fn keeps_contract(rules: &[Rule]) -> bool {
+    let is_rest = |rule: &&Rule| {
+        rule.networks.iter().all(|network| network.prefix_len() == 0) && rule.protocol == Layer4::Any
+    };
+    let mut denials = rules.iter().filter(|rule| !rule.permits);
+    denials.clone().all(|denial| is_rest(&denial)) || denials.any(|denial| denial.protocol != Layer4::Any)
 }
 
 /// Rules of a list, which are in order.
