@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::fixture::{Agent, Recorded, Scratch, admin_policy, eventually, pod, policy, small_cluster};
-use crate::server::ApiServer;
+use crate::server::{ApiServer, COLLECTIONS};
 
 #[test]
 fn objects_come_by_streaming_lists_where_the_server_offers_them() {
@@ -12,8 +12,11 @@ fn objects_come_by_streaming_lists_where_the_server_offers_them() {
     let agent = Agent::start(&server);
     agent.converges(&server);
     let requests = server.requests();
-    let lists = |request: &&String| request.starts_with("GET") && !request.contains("watch=1");
+    let is_list =
+        |request: &str| COLLECTIONS.iter().any(|(path, ..)| request.starts_with(&format!("GET {path}?")));
+    let lists = |request: &&String| is_list(request) && !request.contains("watch=1");
     assert_eq!(requests.iter().filter(lists).count(), 0, "{requests:?}");
+    assert!(requests.iter().any(|request| is_list(request)));
     assert_eq!(agent.see(|recorded| recorded.loads), 1);
     server.put(pod("late", "n1", "db", "10.1.0.100"));
     server.put(policy("late", "cache", "db"));

@@ -184,6 +184,7 @@ pub(crate) fn timing() -> Timing {
         verify: Duration::from_millis(50),
         audit: Duration::from_millis(50),
         reopen: Duration::from_millis(100),
+        lease: Duration::from_secs(1),
         watch: Duration::from_mins(1),
         page: 3,
     }

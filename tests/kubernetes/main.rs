@@ -1,6 +1,7 @@
 //! Tests of the agent that follows the Kubernetes API, on a fake API server. They need no privilege.
 
 mod commands;
+mod conditions;
 mod faults;
 mod fixture;
 mod histories;

@@ -2,6 +2,8 @@
 
 #[path = "requests.rs"]
 mod requests;
+#[path = "written.rs"]
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Write};
@@ -12,7 +14,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use requests::{COLLECTIONS, Request, discovery, read_request, respond, status};
+pub(crate) use requests::COLLECTIONS;
+use requests::{Request, discovery, read_request, respond, status};
 
 /// Behaviour of the server.
 #[derive(Clone, Default)]
@@ -59,6 +62,27 @@ struct State {
     epoch: u64,
     requests: Vec<String>,
     posted: Vec<Value>,
+    /// The Lease, if an agent has made one.
+    lease: Option<Value>,
+}
+
+impl State {
+    fn put(&mut self, mut object: Value) {
+        self.version += 1;
+        let kind = kind_of(&object);
+        let key = key_of(&object);
+        let metadata = &mut object["metadata"];
+        metadata["resourceVersion"] = json!(self.version.to_string());
+        metadata["managedFields"] = json!([{"manager": "test", "fieldsV1": {"f:spec": {"f:x": {}}}}]);
+        if metadata["uid"].is_null() {
+            metadata["uid"] = json!(format!("uid-{}", self.version));
+        }
+        let text: Arc<str> = object.to_string().into();
+        let before = self.objects.entry(kind).or_default().insert(key, text.clone());
+        let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        let line = format!("{{\"type\":\"{event}\",\"object\":{text}}}\n");
+        self.log.push((self.version, kind, line.into()));
+    }
 }
 
 /// Fake API server. Its threads end with the process.
@@ -105,24 +129,15 @@ impl ApiServer {
         result
     }
 
+    /// Holder of the Lease.
+    pub(crate) fn holder(&self) -> Option<String> {
+        let state = self.shared.0.lock().unwrap();
+        state.lease.as_ref().map(|lease| lease["spec"]["holderIdentity"].as_str().unwrap().to_owned())
+    }
+
     /// Adds or replaces an object.
-    pub(crate) fn put(&self, mut object: Value) {
-        self.change(|state| {
-            state.version += 1;
-            let kind = kind_of(&object);
-            let key = key_of(&object);
-            let metadata = &mut object["metadata"];
-            metadata["resourceVersion"] = json!(state.version.to_string());
-            metadata["managedFields"] = json!([{"manager": "test", "fieldsV1": {"f:spec": {"f:x": {}}}}]);
-            if metadata["uid"].is_null() {
-                metadata["uid"] = json!(format!("uid-{}", state.version));
-            }
-            let text: Arc<str> = object.to_string().into();
-            let before = state.objects.entry(kind).or_default().insert(key, text.clone());
-            let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
-            let line = format!("{{\"type\":\"{event}\",\"object\":{text}}}\n");
-            state.log.push((state.version, kind, line.into()));
-        });
+    pub(crate) fn put(&self, object: Value) {
+        self.change(|state| state.put(object));
     }
 
     /// Removes an object.
@@ -272,6 +287,11 @@ fn answer(
         drop(state);
         let message = format!("User \"system:anonymous\" cannot list resource at {}", request.path);
         return status(stream, *code, &message);
+    }
+    if let Some((code, body)) = written::answer(&mut state, request) {
+        drop(state);
+        shared.1.notify_all();
+        return respond(stream, code, &body.to_string(), "");
     }
     if request.method == "POST" {
         state.posted.push(serde_json::from_slice(&request.body)?);

@@ -98,11 +98,15 @@ fn every_file_is_an_object_that_the_kustomization_names() {
 }
 
 #[test]
-fn the_agent_may_list_and_watch_what_it_watches_and_write_events_and_no_more() {
+fn the_agent_may_watch_what_it_watches_and_write_events_conditions_and_a_lease() {
     let rbac = documents("rbac.yaml");
     let of = |kind: &str| rbac.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
     let kinds: BTreeSet<&str> = rbac.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding", "ServiceAccount"].into());
+    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"].into());
+    assert_eq!(
+        of("Role")[0]["rules"],
+        serde_json::json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}])
+    );
     let [role] = of("ClusterRole")[..] else { panic!("{rbac:#?}") };
     let (mut watched, mut written) = (BTreeSet::new(), BTreeSet::new());
     for rule in role["rules"].as_array().unwrap() {
@@ -110,10 +114,13 @@ fn the_agent_may_list_and_watch_what_it_watches_and_write_events_and_no_more() {
         for group in texts(&rule["apiGroups"]) {
             for resource in texts(&rule["resources"]) {
                 match texts(&rule["verbs"])[..] {
-                    ["list", "watch"] => {
+                    ["list", "watch"] | ["get", "list", "watch"] => {
                         assert!(watched.insert((group, resource)), "{group} {resource} twice");
                     }
                     ["create", "patch"] => assert!(written.insert((group, resource))),
+                    ["patch"] => {
+                        assert!(group == "policy.networking.k8s.io" && resource.ends_with("/status"));
+                    }
                     ref verbs => panic!("{group} {resource}: {verbs:?}"),
                 }
             }
@@ -121,6 +128,7 @@ fn the_agent_may_list_and_watch_what_it_watches_and_write_events_and_no_more() {
     }
     assert_eq!(watched, WATCHED.into());
     assert_eq!(written, [("", "events"), ("events.k8s.io", "events")].into());
+    assert_eq!(of("RoleBinding")[0]["roleRef"]["name"], of("Role")[0]["metadata"]["name"]);
     let [binding] = of("ClusterRoleBinding")[..] else { panic!("{rbac:#?}") };
     assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
     let [account] = of("ServiceAccount")[..] else { panic!("{rbac:#?}") };

@@ -31,7 +31,7 @@ pub(super) fn permits_before_denial(rules: &[Rule]) -> Option<Vec<Rule>> {
     }
     for family in Family::ALL {
         let is_of_family = |rule: &&Rule| rule.source.addr().is_ipv4() == (family == Family::V4);
-        if denials.iter().any(|denial| is_of_family(denial)) {
+        if denials.iter().any(is_of_family) {
             result.push(Rule { permits: false, ..permit_all(family) });
         }
     }

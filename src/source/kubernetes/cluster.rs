@@ -2,6 +2,8 @@
 
 mod acl_rows;
 mod audit;
+mod generations;
+mod issues;
 mod namespaces;
 mod prefixes;
 mod report;
@@ -12,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use self::acl_rows::AclRows;
 use self::audit::Audit;
+use self::generations::Generations;
 use self::namespaces::Namespaces;
 use self::prefixes::Prefixes;
 use self::services::ClusterServices;
@@ -23,9 +26,6 @@ use super::target::Target;
 use crate::policy::objects::Object;
 use crate::policy::{Change, Compiler, ObjectName, Options};
 use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};
-
-/// Most new issues that are passed on at once. The report has the number of all.
-const FRESH_ISSUES_MAX: usize = 64;
 
 /// Places of kinds in [`KINDS`].
 const NAMESPACE: usize = 0;
@@ -50,6 +50,8 @@ pub(super) struct Cluster {
     prefixes: Prefixes,
     acl_rows: AclRows,
     nodes_changed: bool,
+    /// Policies that have conditions.
+    generations: Generations,
     /// Objects with a new issue.
     fresh_issues: BTreeSet<(usize, Key)>,
 }
@@ -95,6 +97,7 @@ impl Cluster {
             prefixes: Prefixes::default(),
             acl_rows: AclRows::new(acl_entries_max, reopen),
             nodes_changed: false,
+            generations: Generations::default(),
             fresh_issues: BTreeSet::new(),
         }
     }
@@ -173,6 +176,7 @@ impl Cluster {
                 self.kinds[index].known.remove(&key);
                 self.held.remove(&(index, key.clone()));
                 self.nodes_changed |= KINDS[index].name == "Node" && self.nodes.remove(&key.name).is_some();
+                self.generations.remove(index, &key);
                 self.set_issue(index, &key, None);
                 match KINDS[index].name {
                     "Namespace" => return self.namespaces.removed(&key.name),
@@ -206,6 +210,7 @@ impl Cluster {
     /// Passes an object on to the compiler.
     fn enforce(&mut self, index: usize, entry: Entry) {
         let kind = KINDS[index].name;
+        self.generations.note(index, &entry);
         let Entry { key, object, node, issue, .. } = entry;
         if let Some(network) = node {
             self.nodes_changed |= self.nodes.get(&key.name) != Some(&network);
@@ -268,24 +273,6 @@ impl Cluster {
     /// another would be seen with labels of another time.
     fn holds_selected(&self) -> bool {
         self.compiler.is_some() && (!self.held.is_empty() || self.has_stale_policies())
-    }
-
-    fn set_issue(&mut self, index: usize, key: &Key, issue: Option<Box<Issue>>) {
-        let Some(issue) = issue else {
-            if !self.issues.is_empty() {
-                self.issues.remove(&(index, key.clone()));
-            }
-            return;
-        };
-        let place = (index, key.clone());
-        if self.issues.get(&place).is_none_or(|known| known.message != issue.message) {
-            let Issue { message, consequence, .. } = &*issue;
-            tracing::warn!("{} is not enforced as written: {message}: {consequence}", shown(index, key));
-            if self.fresh_issues.len() < FRESH_ISSUES_MAX {
-                self.fresh_issues.insert(place.clone());
-            }
-        }
-        self.issues.insert(place, *issue);
     }
 
     /// Compiles the changes. `None` without a change of the tables, and before the first ones while a kind is not
@@ -392,13 +379,6 @@ impl Cluster {
     /// Networks of the nodes.
     pub(super) fn nodes(&self) -> &BTreeMap<String, NodeNetwork> {
         &self.nodes
-    }
-
-    /// Objects that are not enforced as written since the last call.
-    pub(super) fn fresh_issues(&mut self) -> impl Iterator<Item = (&'static Kind, &Key, &Issue)> {
-        let places = std::mem::take(&mut self.fresh_issues);
-        let entries = places.into_iter().filter_map(|place| self.issues.get_key_value(&place));
-        entries.map(|((index, key), issue)| (&KINDS[*index], key, issue))
     }
 }
 

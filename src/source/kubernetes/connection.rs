@@ -14,6 +14,7 @@ use kube::{Client, Config};
 use tokio::time::timeout;
 
 use super::kinds::Kind;
+use crate::limits::OBJECT_BYTES_MAX;
 use crate::printable;
 
 /// Most bytes of the body of an error.
@@ -117,6 +118,23 @@ impl Connection {
         Ok(shown(&config.cluster_url.to_string()))
     }
 
+    /// Namespace of the agent's own objects: that of its service account or context.
+    pub(super) async fn namespace(&self) -> Result<String, Failure> {
+        Ok(self.config().await?.default_namespace)
+    }
+
+    /// Body of the response to a request, as JSON.
+    pub(super) async fn value(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<serde_json::Value, Failure> {
+        let response = self.send(method, path, body.map(ToString::to_string)).await?;
+        let bytes = whole(response.into_body()).await?;
+        serde_json::from_slice(&bytes).map_err(|error| Failure::Broken(format!("{path}: {error}")))
+    }
+
     /// Sends a request. Returns a response with success.
     pub(super) async fn send(
         &self,
@@ -125,12 +143,15 @@ impl Connection {
         body: Option<String>,
     ) -> Result<Response<Body>, Failure> {
         let client = self.client().await?;
+        // The one type of a server-side apply; JSON is YAML.
+        let is_apply = method == Method::PATCH;
+        let content_type = if is_apply { "application/apply-patch+yaml" } else { "application/json" };
         let body = body.map_or_else(Body::empty, |text| Body::from(text.into_bytes()));
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::ACCEPT, "application/json")
-            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONTENT_TYPE, content_type)
             .body(body)
             .map_err(|error| Failure::Broken(error.to_string()))?;
         let response = match timeout(HEAD_TIMEOUT, client.send(request)).await {
@@ -240,6 +261,19 @@ async fn status(response: Response<Body>) -> Failure {
     let message = message.as_ref().and_then(|status| status.get("message")?.as_str());
     let text = message.map_or_else(|| String::from_utf8_lossy(&body).trim().to_owned(), str::to_owned);
     Failure::Status { code, message: bounded(&text), retry_after }
+}
+
+/// Whole body of one object.
+async fn whole(mut body: Body) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let silent = |_| Failure::Unreachable(format!("no answer in {} s", HEAD_TIMEOUT.as_secs()));
+    while let Some(part) = timeout(HEAD_TIMEOUT, next_bytes(&mut body)).await.map_err(silent)? {
+        bytes.extend_from_slice(&part?);
+        if bytes.len() > OBJECT_BYTES_MAX {
+            return Err(Failure::Broken(format!("an object has more than {OBJECT_BYTES_MAX} bytes")));
+        }
+    }
+    Ok(bytes)
 }
 
 /// Next bytes of a body; `None` at its end.

@@ -28,6 +28,11 @@ impl Kind {
         if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
     }
 
+    /// Whether the agent writes `status.conditions` of its objects: the policies of the cluster.
+    pub(super) fn has_conditions(&self) -> bool {
+        self.group == "policy.networking.k8s.io"
+    }
+
     /// Path of all objects of the kind in a version.
     pub(super) fn path(&self, version: &str) -> String {
         if self.group.is_empty() {
@@ -51,6 +56,7 @@ const METADATA: Keep = Keep::Fields(&[
     ("namespace", Keep::All),
     ("uid", Keep::All),
     ("resourceVersion", Keep::All),
+    ("generation", Keep::All),
     ("labels", Keep::All),
     ("annotations", Keep::Fields(&[("palisade.dev/mode", Keep::All), (INITIAL_EVENTS_END, Keep::All)])),
 ]);

@@ -29,6 +29,8 @@ pub struct Timing {
     pub audit: Duration,
     /// Least time for which the policies of a namespace with too many rows are closed.
     pub reopen: Duration,
+    /// Time for which one agent holds the Lease of the conditions without renewing it.
+    pub lease: Duration,
     /// Time after which the server ends a watch.
     pub watch: Duration,
     /// Objects of a page.
@@ -48,6 +50,7 @@ impl Default for Timing {
             verify: Duration::from_secs(2),
             audit: Duration::from_secs(2),
             reopen: Duration::from_secs(10),
+            lease: Duration::from_secs(30),
             watch: Duration::from_mins(8),
             page: 500,
         }

@@ -14,11 +14,11 @@ mod follow;
 mod kinds;
 mod lock;
 mod message;
-mod notify;
 mod object;
 mod parse;
 mod routes;
 mod run;
+mod status;
 mod stream;
 mod target;
 

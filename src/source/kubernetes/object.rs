@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) object: Option<Object>,
     /// Addresses and prefixes of a node.
     pub(super) node: Option<NodeNetwork>,
-    /// Version of a policy for which there may be no room in the tables.
+    /// Version of a policy for which there may be no room in the tables, or that has conditions.
     pub(super) version: Option<Box<Version>>,
     /// Reason why it is not enforced as written.
     pub(super) issue: Option<Box<Issue>>,
@@ -42,11 +42,14 @@ pub(super) struct Entry {
 
 /// Version of an object, for events about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[allow(clippy::struct_field_names)] // The fields are those of the API.
 pub(super) struct Version {
     /// `metadata.uid`.
     pub(super) uid: String,
     /// `metadata.resourceVersion`.
     pub(super) resource_version: String,
+    /// `metadata.generation`: number of the version of its `spec`.
+    pub(super) generation: i64,
 }
 
 /// Reason why an object is not enforced as written.
@@ -80,6 +83,8 @@ pub(super) struct Metadata {
     uid: String,
     #[serde(default, rename = "resourceVersion")]
     pub(super) resource_version: String,
+    #[serde(default)]
+    generation: i64,
     #[serde(default)]
     pub(super) annotations: std::collections::BTreeMap<String, String>,
 }
@@ -119,6 +124,7 @@ fn entry_by(
     let version = || Version {
         uid: printable::line(&metadata.uid).into_owned(),
         resource_version: metadata.resource_version.clone(),
+        generation: metadata.generation,
     };
     let issue = |message: &str, consequence| {
         let message = printable::line(&printable::cut(message, MESSAGE_CHARS_MAX)).into_owned();
@@ -127,7 +133,7 @@ fn entry_by(
     Ok(match outcome {
         Ok((object, unenforced)) => {
             let may_be_closed = matches!(&object, Object::NetworkPolicy(policy) if !policy.audited);
-            let version = may_be_closed.then(|| Box::new(version()));
+            let version = (may_be_closed || kind.has_conditions()).then(|| Box::new(version()));
             let issue = unenforced.map(|message| issue(&message, "all else is enforced".to_owned()));
             Entry { key, object: Some(object), node, version, issue }
         }

@@ -19,8 +19,8 @@ use super::connection::{Access, Connection};
 use super::follow::Follower;
 use super::kinds::KINDS;
 use super::message::{Message, Timing};
-use super::notify::Notifier;
 use super::routes::Routes;
+use super::status::{Condition, Notifier, write_conditions};
 use super::target::{Target, TargetError};
 use crate::control::protocol::SourceReport;
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX};
@@ -93,6 +93,7 @@ struct Agent<'a> {
     restart_at: Option<Instant>,
     cluster: Cluster,
     notifier: Notifier,
+    conditions: watch::Sender<Vec<Condition>>,
     routes: Routes,
     server: Option<String>,
     /// Whether the switch has the tables of the compiler.
@@ -128,6 +129,13 @@ impl<'a> Agent<'a> {
             runtime.spawn(supervise(index, sender.clone(), start));
         }
         let instance = settings.node.clone().unwrap_or_else(|| "palisade".to_owned());
+        let (conditions, wanted) = watch::channel(Vec::new());
+        runtime.spawn(write_conditions(
+            connection.clone(),
+            settings.timing.clone(),
+            instance.clone(),
+            wanted,
+        ));
         let (notifier, events) = Notifier::new(connection.clone(), settings.timing.clone(), instance);
         runtime.spawn(events);
         let now = Instant::now();
@@ -143,6 +151,7 @@ impl<'a> Agent<'a> {
             restart_at: None,
             cluster: new_cluster(settings),
             notifier,
+            conditions,
             routes: Routes::new(settings.uplink.clone(), settings.earlier_routes.iter().copied()),
             server: None,
             is_loaded: false,
@@ -188,6 +197,11 @@ impl<'a> Agent<'a> {
         self.update_routes();
         for (kind, key, issue) in self.cluster.fresh_issues() {
             self.notifier.notify(kind, key, issue);
+        }
+        if self.is_loaded
+            && let Some(conditions) = self.cluster.changed_conditions()
+        {
+            self.conditions.send_replace(conditions);
         }
         self.report();
     }

@@ -9,11 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::connection::Connection;
-use super::kinds::Kind;
-use super::message::{Timing, jittered};
-use super::object::Issue;
-use super::parse::Key;
+use crate::source::kubernetes::connection::Connection;
+use crate::source::kubernetes::kinds::Kind;
+use crate::source::kubernetes::message::{Timing, jittered};
+use crate::source::kubernetes::object::Issue;
+use crate::source::kubernetes::parse::Key;
 
 /// Longest interval between two events.
 const INTERVAL: Duration = Duration::from_secs(4);
@@ -30,7 +30,7 @@ const NOTE_BYTES_MAX: usize = 1000;
 const INSTANCE_BYTES_MAX: usize = 128;
 
 /// Sender of events.
-pub(super) struct Notifier {
+pub(in crate::source::kubernetes) struct Notifier {
     sender: mpsc::Sender<serde_json::Value>,
     known: HashSet<String>,
     instance: String,
@@ -38,7 +38,7 @@ pub(super) struct Notifier {
 
 impl Notifier {
     /// Creates a sender on behalf of a node. The future sends the events.
-    pub(super) fn new(
+    pub(in crate::source::kubernetes) fn new(
         connection: Arc<Connection>,
         timing: Timing,
         instance: String,
@@ -48,7 +48,7 @@ impl Notifier {
     }
 
     /// Sends an event about an object, unless its version has one.
-    pub(super) fn notify(&mut self, kind: &Kind, key: &Key, issue: &Issue) {
+    pub(in crate::source::kubernetes) fn notify(&mut self, kind: &Kind, key: &Key, issue: &Issue) {
         if issue.version.uid.is_empty() {
             return;
         }
