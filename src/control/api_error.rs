@@ -274,6 +274,7 @@ impl ApiError {
                 PortError::NoInterface { .. }
                 | PortError::NoNamespace { .. }
                 | PortError::NoQueue { .. }
+                | PortError::Unsuitable { .. }
                 | PortError::Mtu { .. },
             ) => 422,
             ApiError::NeedsWorkers { .. } => 501,

@@ -53,7 +53,7 @@ pub use fib::desired_state::{
     DesiredState, GATEWAY_V4, GATEWAY_V6, Gateway, Mac, NodeAttachment, PodAttachment, Route,
 };
 pub use flow_table::FlowTable;
-pub use open_port::DryRun;
+pub use open_port::{DryRun, check_link};
 pub use path::{FlowPath, PathSide, PathSpan};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use types::*;

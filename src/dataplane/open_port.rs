@@ -1,9 +1,11 @@
 //! Opening of a port: its queues, its XDP program, and warnings for the operator.
 
 mod dry_run;
+mod link;
 mod tap;
 
 pub use dry_run::DryRun;
+pub use link::check_link;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -41,6 +43,7 @@ impl Dataplane {
         if !self.stuck_workers().is_empty() {
             return Err(worker_stuck());
         }
+        check_link(spec.kind, &interface)?;
         let mtu_max = self.binders.iter().map(Binder::mtu_max).min().unwrap_or(MTU_MAX);
         let count = usable_queues(&interface, self.core.workers() as u16, mtu_max)?;
         let uplink_port = match spec.kind {

@@ -9,7 +9,7 @@ use rtnetlink::packet_core::Nla;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
 
 use super::error::Context;
@@ -37,6 +37,8 @@ pub struct Interface {
     pub tx_queues: u16,
     /// Kind of a virtual interface, such as `veth` (`IFLA_INFO_KIND` of `linux/if_link.h`).
     pub kind: Option<String>,
+    /// Whether its packets have Ethernet headers (`ARPHRD_ETHER` of `linux/if_arp.h`).
+    pub is_ethernet: bool,
     /// Administrative state (`IFF_UP` of `linux/if.h`).
     pub is_up: bool,
     /// Whether it has a carrier (`IFF_RUNNING`).
@@ -130,6 +132,11 @@ impl Interface {
         !matches!(Interface::with_index(self.index), Err(NetlinkError::NoInterface { .. }))
     }
 
+    /// Whether it is a bond or a team, which sends and receives by its members.
+    pub fn is_bond(&self) -> bool {
+        matches!(self.kind.as_deref(), Some("bond" | "team"))
+    }
+
     /// Queues that work in both directions.
     pub fn queues(&self) -> u16 {
         self.rx_queues.min(self.tx_queues)
@@ -141,6 +148,10 @@ impl From<&LinkMessage> for Interface {
     fn from(link: &LinkMessage) -> Interface {
         let mut interface = Interface {
             index: link.header.index,
+            is_ethernet: matches!(
+                link.header.link_layer_type,
+                LinkLayerType::Ether | LinkLayerType::Loopback
+            ),
             is_up: link.header.flags.contains(LinkFlags::Up),
             has_carrier: link.header.flags.contains(LinkFlags::Running),
             ..Interface::default()

@@ -1,4 +1,4 @@
-//! Drop counters of an interface's driver, over ethtool's ioctl: its netlink family has no counters of a
+//! Name and drop counters of an interface's driver, over ethtool's ioctl: its netlink family has no counters of a
 //! driver's own.
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,6 +19,8 @@ enum Command {
     Names,
     /// `ETHTOOL_GSTATS`: the counters.
     Counters,
+    /// `ETHTOOL_GDRVINFO`: the name of the driver, and other texts.
+    Driver,
 }
 
 /// Frames that a driver has dropped since the interface was made.
@@ -75,6 +77,14 @@ impl DriverCounters {
     }
 }
 
+/// Name of the driver of an interface; `None` where it tells none.
+pub(super) fn driver_of(interface: &str) -> Option<String> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    let bytes = ethtool(&socket, interface, Command::Driver)?;
+    let name = bytes[Command::Driver.header_bytes()..][..32].split(|byte| *byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
 impl Command {
     /// First numbers of the command's structure.
     fn header(self) -> Vec<u32> {
@@ -83,6 +93,8 @@ impl Command {
             Command::Names => vec![0x1b, ETH_SS_STATS, 0],
             // struct ethtool_stats: cmd, n_stats.
             Command::Counters => vec![0x1d, COUNTERS_MAX as u32],
+            // struct ethtool_drvinfo: cmd; driver, version and more, 192 bytes in all.
+            Command::Driver => vec![0x03],
         }
     }
 
@@ -95,6 +107,7 @@ impl Command {
             // `ETH_GSTRING_LEN`.
             Command::Names => 32,
             Command::Counters => size_of::<u64>(),
+            Command::Driver => 1,
         }
     }
 }
@@ -111,9 +124,9 @@ fn ethtool(socket: &OwnedFd, name: &str, command: Command) -> Option<Vec<u8>> {
     }
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: bytes.as_mut_ptr().cast() };
     let mut request = libc::ifreq { ifr_name, ifr_ifru };
-    // SAFETY: the request and the bytes outlive the call. Both commands write a header and one element for
-    // each counter of the driver, and the bytes have room for more counters than any driver has
-    // (`COUNTERS_MAX`).
+    // SAFETY: the request and the bytes outlive the call. Two commands write a header and one element for
+    // each counter of the driver, the third one writes 196 bytes. The bytes have room for more counters than
+    // any driver has (`COUNTERS_MAX`).
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     (answer == 0).then_some(bytes)
 }

@@ -12,6 +12,7 @@ use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketC
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
 use self::pending_release::{BoundQueue, patience};
+use super::driver_counters::driver_of;
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
 use super::frame_ownership::{Direction, QueueId};
@@ -39,6 +40,11 @@ const BUSY_POLL_US: libc::c_int = 20;
 /// Time between two attempts to bind to a queue that is taken.
 const RELEASE_POLL: Duration = Duration::from_millis(2);
 
+/// Drivers with which the kernel is seen to compute what transmit metadata asks for. In copy mode it does so for drivers that
+/// take linear packets (`xsk_build_skb` of `net/xdp/xsk.c`); for others, such as `virtio_net`, Linux 6.12 sends the
+/// packets as they are.
+const COMPUTE_CHECKSUMS: [&str; 2] = ["veth", "igb"];
+
 /// Result of a [`kick`](super::PortQueue::kick).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kick {
@@ -58,6 +64,8 @@ pub(super) struct XskSocket {
     fill: FillQueue,
     completion: CompQueue,
     assembler: Assembler,
+    /// Whether kernel and driver compute the checksums that transmit metadata asks for.
+    computes_checksums: bool,
     _queue: BoundQueue,
 }
 
@@ -95,7 +103,10 @@ impl XskSocket {
             shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;
         close_on_exec(rx.fd())?;
         let queue = BoundQueue::of(interface.index, queue);
-        let socket = XskSocket { rx, tx, fill, completion, assembler: Assembler::new(), _queue: queue };
+        let driver = driver_of(&interface.name);
+        let computes_checksums = driver.is_some_and(|driver| COMPUTE_CHECKSUMS.contains(&driver.as_str()));
+        let assembler = Assembler::new();
+        let socket = XskSocket { rx, tx, fill, completion, assembler, computes_checksums, _queue: queue };
         socket.raise_tx_budget();
         Ok(socket)
     }
@@ -243,7 +254,11 @@ impl XskSocket {
         for mut frame in frames.drain(..packets) {
             umem.area.move_behind_headroom(&mut frame);
             let mut options = if frame.is_multi_buffer() { XDP_PKT_CONTD } else { 0 };
-            if let Some((start, field)) = frame.checksum_left() {
+            if let Some((start, field)) = frame.checksum_left()
+                && !self.computes_checksums
+            {
+                umem.finish_checksum(&mut frame, start.into(), field.into());
+            } else if let Some((start, field)) = frame.checksum_left() {
                 umem.area.write_checksum_request(&frame, start, field);
                 options |= XDP_TX_METADATA;
             }

@@ -9,6 +9,8 @@ use super::frame::{DoesNotFit, Frame, PACKET_ROOM};
 use super::frame_ownership::{FrameOwnership, QueueId, QueueIds};
 use super::umem_area::UmemArea;
 use crate::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX, XDP_HEADROOM_BYTES};
+use crate::net::checksum::Sum;
+use crate::net::udp;
 use crate::net::virtio_net::VirtioNet;
 
 /// Packet memory of one worker, which its queues of all ports share. A frame received on one port is
@@ -117,6 +119,20 @@ impl Umem {
     #[inline]
     pub fn leaves_checksums(&self) -> bool {
         self.area.leaves_checksums()
+    }
+
+    /// Computes the Internet checksum from `start` to the end of a packet, over the sum in its field, which is `field` bytes from
+    /// there ([`Frame::leave_checksum`]).
+    pub(super) fn finish_checksum(&self, frame: &mut Frame, start: usize, field: usize) {
+        let head = self.data(frame);
+        let (mut sum, mut at) = (Sum::default().add_bytes(&head[start..]), head.len() - start);
+        for part in self.rest(frame) {
+            (sum, at) = (sum.add_bytes_at(at, part), at + part.len());
+        }
+        let checksum = sum.finish();
+        // "If the computed checksum is zero, it is transmitted as all ones" (RFC 768).
+        let checksum = if checksum == 0 && field == udp::CHECKSUM_OFFSET { 0xffff } else { checksum };
+        self.data_mut(frame)[start + field..][..2].copy_from_slice(&checksum.to_be_bytes());
     }
 
     /// Number of frames.

@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::check::{AS_ROOT, Check};
 use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
-use crate::dataplane::PortKind;
+use crate::dataplane::{PortKind, check_link};
 use crate::limits::MTU_MAX;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
 use crate::xdp::{XdpError, has_program_of_switch};
@@ -53,6 +53,9 @@ fn of_interface(port: &PortConfig, workers: usize, running: Option<&[PortInfo]>)
         Err(error) => return vec![Check::unseen(subject, error.to_string(), AS_ROOT)],
     };
     let mut checks = vec![state(subject, port, &interface), mtu(subject, port, &interface)];
+    if let Err(error) = check_link(port.kind, &interface) {
+        checks.push(Check::finding(subject, error.to_string(), "no port opens on it as it is"));
+    }
     checks.push(queues(subject, &interface, workers));
     if port.kind == PortKind::Host {
         checks.push(node_end(subject, &interface));
@@ -111,6 +114,15 @@ fn mtu(subject: &str, port: &PortConfig, interface: &Interface) -> Check {
 
 fn queues(subject: &str, interface: &Interface, workers: usize) -> Check {
     let (name, queues) = (&interface.name, interface.queues());
+    let received = interface.rx_queues;
+    if usize::from(received) > workers.min(queues.into()) && usize::from(queues) >= workers {
+        let what = format!(
+            "{received} receive queues for {workers} workers: frames of the queues beyond are dropped"
+        );
+        let remedy =
+            format!("as many workers.cores, or fewer queues: `ethtool -L {name} combined {workers}`");
+        return Check::finding(subject, what, remedy);
+    }
     let what = format!("{queues} queues for {workers} workers");
     let remedy = match interface.kind.as_deref() {
         Some("veth") => format!(

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{missing_queues, usable_queues};
+use super::{check_link, missing_queues, usable_queues};
 use crate::dataplane::api::DataplaneApi;
 use crate::dataplane::core::Core;
 use crate::dataplane::fib::port::PortView;
@@ -44,6 +44,7 @@ impl DryRun {
         if interfaces.values().any(|index| *index == interface.index) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
+        check_link(spec.kind, &interface)?;
         let workers = self.core.workers() as u16;
         let queues = usable_queues(&interface, workers, MTU_MAX)?;
         let mut warnings = missing_queues(&interface, queues, workers);

@@ -119,6 +119,12 @@ pub enum PortError {
         /// A sentence that names the owner and a remedy.
         reason: String,
     },
+    /// The interface would be open and carry no packet.
+    #[error("{reason}")]
+    Unsuitable {
+        /// A sentence that names the interface, what it is, and a remedy.
+        reason: String,
+    },
     /// The kernel refuses an operation. The sentence names it and a remedy.
     #[error("{0}")]
     Kernel(String),

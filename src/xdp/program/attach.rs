@@ -160,15 +160,48 @@ impl Attachment {
         code: BorrowedFd<'_>,
         pins: Option<&Pins>,
     ) -> Result<Mode, XdpError> {
-        let native = match self.put_in(code, pins) {
-            Ok(()) => return Ok(Mode { native: true, fallback: None }),
-            Err((error, said)) => refused(interface, "attach the XDP program to", &error, &said),
+        let reason = if interface.is_bond() {
+            "its driver runs programs at its members, whose frames no socket of it receives".to_owned()
+        } else {
+            match self.put_in(code, pins) {
+                Ok(()) => match self.raised_queues(interface) {
+                    None => return Ok(Mode { native: true, fallback: None }),
+                    Some(reason) => {
+                        self.take_off(code).map_err(|error| {
+                            refused(interface, "detach the XDP program from", &error, &[])
+                        })?;
+                        reason
+                    }
+                },
+                Err((error, said)) => match refused(interface, "attach the XDP program to", &error, &said) {
+                    XdpError::Refused { reason, .. } => reason,
+                    error => return Err(error),
+                },
+            }
         };
-        let XdpError::Refused { reason, .. } = native else { return Err(native) };
         self.native = false;
         self.put_in(code, pins)
             .map_err(|(error, said)| refused(interface, "attach the XDP program to", &error, &said))?;
         Ok(Mode { native: false, fallback: Some(reason) })
+    }
+
+    /// Reason against the driver's hook where the driver has more receive queues with a program than before, and would spread
+    /// frames over queues without a socket (`virtnet_xdp_set` of `drivers/net/virtio_net.c` adds one for each processor).
+    fn raised_queues(&self, interface: &Interface) -> Option<String> {
+        let (before, now) = (interface.rx_queues, Interface::with_index(self.index).ok()?.rx_queues);
+        (now > before)
+            .then(|| format!("with a program its driver raises its {before} receive queues to {now}"))
+    }
+
+    /// Takes the program off again that was just put into a free hook.
+    fn take_off(&mut self, code: BorrowedFd<'_>) -> io::Result<()> {
+        let Some((link, pin)) = self.link.take() else {
+            let flags = self.mode_flag() | XDP_FLAGS_REPLACE;
+            return by_netlink(self.index, -1, flags, code.as_raw_fd()).map_err(|(error, _)| error);
+        };
+        // The generic hook pins a link of its own.
+        let _ = fs::remove_file(pin);
+        link.detach()
     }
 
     fn put_in(&mut self, code: BorrowedFd<'_>, pins: Option<&Pins>) -> Result<(), (io::Error, Vec<String>)> {
