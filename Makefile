@@ -27,7 +27,7 @@ DEMO      := target/debug/palisade
 DEMO_ENV  := CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo kubectl nextest build deb deb-package demo test test-fast test-sim test-loom test-netns soak lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo kubectl nextest build deb deb-package demo test test-fast test-sim test-loom test-netns test-vm soak lint bench bench-cni bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,13 @@ test-loom: setup ## Run the models of lock-free code in every order of accesses,
 test-netns: PACKAGES += $(TESTERS)
 test-netns: setup nextest ## Run the switch between network namespaces, as root
 	$(AS_ROOT) $(RUN_TESTS) --test netns
+
+# QEMU emulates the processor: no KVM is needed. `make test-vm KERNELS=6.12` takes one kernel.
+KERNELS   ?= 6.1 6.12
+test-vm: PACKAGES += ethtool kmod busybox-static xz-utils
+test-vm: setup ## Run the switch on emulated cards, bonds and Debian's kernels, as root
+	$(CARGO) build --locked --bin palisade
+	$(SUDO) python3 tests/vm/run.py $(KERNELS)
 
 # A fraction is a trial: every part runs once at least.
 HOURS     ?= 8

@@ -220,6 +220,26 @@ mod tests {
     }
 
     #[test]
+    fn a_checksum_is_computed_over_the_sum_in_its_field() {
+        let (umem, mut frames) = Umem::in_memory(1);
+        for (field, start, len) in [(16, 34, 60), (16, 54, 99), (6, 34, 43)] {
+            let mut bytes: Vec<u8> = (0..len).map(|byte| (byte * 37) as u8).collect();
+            let pseudo_header = 0x1234_u16;
+            bytes[start + field..][..2].copy_from_slice(&pseudo_header.to_be_bytes());
+            umem.write(&mut frames[0], &bytes).unwrap();
+            umem.finish_checksum(&mut frames[0], start, field);
+            let found = &umem.data(&frames[0])[start..];
+            let sum = Sum::default().add_bytes(&pseudo_header.to_be_bytes()).add_bytes(found).finish();
+            assert_eq!(sum, 0, "the sum of header, pseudo-header and payload is zero in ones' complement");
+            assert_eq!(umem.data(&frames[0])[..start], bytes[..start]);
+        }
+        // UDP has no checksum zero.
+        umem.write(&mut frames[0], &[0, 0, 0, 0, 0, 0, 0xff, 0xff]).unwrap();
+        umem.finish_checksum(&mut frames[0], 0, udp::CHECKSUM_OFFSET);
+        assert_eq!(umem.data(&frames[0])[6..], [0xff, 0xff]);
+    }
+
+    #[test]
     fn a_packet_that_is_too_long_is_refused() {
         let (umem, mut frames) = Umem::in_memory(1);
         let room = FRAME_BYTES - XDP_HEADROOM_BYTES;

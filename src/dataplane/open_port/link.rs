@@ -39,3 +39,29 @@ pub fn check_link(kind: PortKind, interface: &Interface) -> Result<(), PortError
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_that_carry_no_frame_of_a_port_are_refused() {
+        let of = |kind: &str, is_ethernet| Interface {
+            name: "x0".to_owned(),
+            kind: Some(kind.to_owned()),
+            is_ethernet,
+            ..Interface::default()
+        };
+        let refused = |interface: &Interface| {
+            check_link(PortKind::Uplink, interface).map_err(|error| error.to_string())
+        };
+        assert_eq!(refused(&of("veth", true)), Ok(()));
+        assert_eq!(refused(&of("bond", true)), Ok(()));
+        assert!(
+            refused(&of("wireguard", false))
+                .unwrap_err()
+                .contains("no Ethernet headers (it is of kind wireguard)")
+        );
+        assert!(refused(&of("netkit", true)).unwrap_err().contains("AF_XDP receives nothing"));
+    }
+}
