@@ -94,9 +94,9 @@ pub const FRAGMENTS_WAITING_MAX: usize = 128;
 /// SYNs of one worker that wait for the end of the connection that has their ports. One port takes at most half of them; SYNs
 /// beyond do not wait.
 pub const EARLY_SYNS_MAX: usize = 32;
-/// Longest time that such a SYN waits: less than any timeout of its sender, and longer than a worker on a shared core is off
-/// that core.
-pub const EARLY_SYN_TIMEOUT_MS: u32 = 50;
+/// Longest time that such a SYN waits: less than the timeout of its sender (1 s, RFC 6298 section 2), and longer than a worker on
+/// a busy core is off that core.
+pub const EARLY_SYN_TIMEOUT_MS: u32 = 200;
 /// Time in which all fragments of a datagram must arrive, as in Linux (`net.ipv4.ipfrag_time`, 30 s).
 pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
 /// Verdicts on first fragments that one worker shares with the others at a time.
