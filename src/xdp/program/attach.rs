@@ -163,8 +163,10 @@ impl Attachment {
         let reason = if interface.is_bond() {
             "its driver runs programs at its members, whose frames no socket of it receives".to_owned()
         } else {
+            // Not all callers have counted the queues of the interface.
+            let before = self.receive_queues();
             match self.put_in(code, pins) {
-                Ok(()) => match self.raised_queues(interface) {
+                Ok(()) => match self.raised_queues(before) {
                     None => return Ok(Mode { native: true, fallback: None }),
                     Some(reason) => {
                         self.take_off(code).map_err(|error| {
@@ -187,10 +189,14 @@ impl Attachment {
 
     /// Reason against the driver's hook where the driver has more receive queues with a program than before, and would spread
     /// frames over queues without a socket (`virtnet_xdp_set` of `drivers/net/virtio_net.c` adds one for each processor).
-    fn raised_queues(&self, interface: &Interface) -> Option<String> {
-        let (before, now) = (interface.rx_queues, Interface::with_index(self.index).ok()?.rx_queues);
+    fn raised_queues(&self, before: Option<u16>) -> Option<String> {
+        let (before, now) = (before?, self.receive_queues()?);
         (now > before)
             .then(|| format!("with a program its driver raises its {before} receive queues to {now}"))
+    }
+
+    fn receive_queues(&self) -> Option<u16> {
+        Some(Interface::with_index(self.index).ok()?.rx_queues)
     }
 
     /// Takes the program off again that was just put into a free hook.
