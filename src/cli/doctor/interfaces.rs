@@ -114,13 +114,13 @@ fn mtu(subject: &str, port: &PortConfig, interface: &Interface) -> Check {
 
 fn queues(subject: &str, interface: &Interface, workers: usize) -> Check {
     let (name, queues) = (&interface.name, interface.queues());
-    let received = interface.rx_queues;
-    if usize::from(received) > workers.min(queues.into()) && usize::from(queues) >= workers {
+    let (received, served) = (usize::from(interface.rx_queues), workers.min(queues.into()));
+    if served > 0 && received > served {
         let what = format!(
-            "{received} receive queues for {workers} workers: frames of the queues beyond are dropped"
+            "{received} receive queues, of which workers serve {served}: frames of the others are dropped"
         );
         let remedy =
-            format!("as many workers.cores, or fewer queues: `ethtool -L {name} combined {workers}`");
+            format!("as many workers.cores and transmit queues, or `ethtool -L {name} combined {served}`");
         return Check::finding(subject, what, remedy);
     }
     let what = format!("{queues} queues for {workers} workers");
@@ -161,5 +161,25 @@ fn program(subject: &str, interface: &Interface, is_running: bool) -> Check {
             format!("stop the program that has attached it, or `ip link set dev {name} xdp off`"),
         ),
         Err(error) => Check::unseen(subject, error.to_string(), AS_ROOT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::State;
+    use super::*;
+
+    #[test]
+    fn receive_queues_that_no_worker_serves_are_a_finding() {
+        let of = |rx_queues, tx_queues, workers| {
+            queues("interface x0", &Interface { rx_queues, tx_queues, ..Interface::default() }, workers)
+        };
+        assert!(of(2, 2, 2).state == State::Ok && of(1, 1, 1).state == State::Ok);
+        for (rx, tx, workers, served) in [(2, 2, 1, 1), (3, 3, 2, 2), (3, 1, 2, 1)] {
+            let Check { state, what, .. } = of(rx, tx, workers);
+            assert_eq!(state, State::Finding);
+            assert!(what.contains(&format!("serve {served}: frames of the others are dropped")), "{what}");
+        }
+        assert!(of(1, 1, 2).what.contains("1 queues for 2 workers"));
     }
 }
