@@ -68,6 +68,7 @@ impl Dataplane {
             program.keep();
         }
         let busy_poll = if self.prefer_busy_poll { enable_busy_poll(&interface, &mut queues) } else { None };
+        let computes_checksums = queues.iter().all(PortQueue::computes_checksums);
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
         let nic = uplink_port.as_ref().map(|uplink_port| uplink_port.mac);
         let mtu = interface.mtu.min(65_535) as u16;
@@ -98,7 +99,8 @@ impl Dataplane {
                 interface.name
             ));
         }
-        warnings.extend(self.binders.first().and_then(|binder| missing_features(&spec.interface, binder)));
+        let missing = |binder| missing_features(&spec.interface, binder, computes_checksums);
+        warnings.extend(self.binders.first().and_then(missing));
         if let Some(Uplink { device, warning, .. }) = uplink_port {
             if let Some(resolver) = &*self.resolver() {
                 resolver.add_uplink(id, device);
@@ -191,16 +193,18 @@ fn missing_queues(interface: &Interface, queues: u16, workers: u16) -> Vec<Strin
     warnings
 }
 
-/// Describes the AF_XDP features that the kernel lacks for a port.
-fn missing_features(name: &str, binder: &Binder) -> Option<String> {
+/// Describes the AF_XDP features that the kernel or the driver of a port lacks.
+fn missing_features(name: &str, binder: &Binder, computes_checksums: bool) -> Option<String> {
     let max = binder.mtu_max();
     if max < MTU_MAX {
         return Some(format!("interface {name} can have an MTU of {max} at most{}", one_frame(max)));
     }
-    (!binder.leaves_checksums()).then(|| {
-        format!(
-            "interface {name}: transport checksums are computed by the switch, which is slower: \
-             this kernel's AF_XDP takes no transmit metadata (Linux 6.8 does)"
-        )
-    })
+    let reason = match (binder.leaves_checksums(), computes_checksums) {
+        (true, true) => return None,
+        (true, false) => "its driver is not known to compute those that transmit metadata asks for",
+        (false, _) => "this kernel's AF_XDP takes no transmit metadata (Linux 6.8 does)",
+    };
+    Some(format!(
+        "interface {name}: transport checksums are computed by the switch, which is slower: {reason}"
+    ))
 }

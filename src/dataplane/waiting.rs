@@ -47,6 +47,11 @@ impl Waiting {
         self.waiters.len()
     }
 
+    /// Whether a SYN waits for nothing but the end of other workers' batches.
+    pub(crate) fn has_epoch(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.epoch.is_some())
+    }
+
     /// Number of frames of waiting packets.
     pub(crate) fn frames(&self) -> usize {
         self.waiters.iter().filter_map(|waiter| waiter.frame.as_ref()).map(Frame::frames).sum()

@@ -326,6 +326,11 @@ impl PortQueue {
         options.is_some_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
+    /// Whether kernel and driver compute the checksums that are left to them ([`Umem::leaves_checksums`]). Else the socket does.
+    pub fn computes_checksums(&self) -> bool {
+        !matches!(&self.rings, Rings::Socket(socket) if !socket.computes_checksums())
+    }
+
     /// Reads the counters of the socket by a system call.
     pub fn statistics(&self) -> Statistics {
         let statistics = match &self.rings {

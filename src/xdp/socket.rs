@@ -111,6 +111,11 @@ impl XskSocket {
         Ok(socket)
     }
 
+    /// Whether kernel and driver compute the checksums that are left to them.
+    pub(super) fn computes_checksums(&self) -> bool {
+        self.computes_checksums
+    }
+
     /// Makes one kick send a whole batch instead of 32 frames, on a kernel with `XDP_MAX_TX_SKB_BUDGET`.
     fn raise_tx_budget(&self) {
         let budget = BATCH_FRAMES_MAX as libc::c_uint;

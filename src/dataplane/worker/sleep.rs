@@ -19,8 +19,9 @@ impl Worker {
 
     /// Longest time that the worker may sleep, milliseconds; `None` where it may not.
     pub(super) fn sleep_timeout(&self, now: Instant) -> Option<i64> {
-        // A SYN that waits for another worker to end its batch goes on in microseconds.
-        if self.sweeper.is_behind(self.ms_at(now)) || self.batch.early_syns.len() > 0 {
+        // A SYN that waits for another worker to end its batch goes on in microseconds. One on an open connection keeps no core
+        // awake.
+        if self.sweeper.is_behind(self.ms_at(now)) || self.batch.early_syns.has_epoch() {
             return None;
         }
         self.poller.sleep_timeout(&self.ports, now)
@@ -32,8 +33,9 @@ impl Worker {
         #[cfg(debug_assertions)]
         panic_if_requested();
         self.shared.conntrack.offline(&self.flows);
-        // Another worker may receive the first fragment that a held one waits for, and wakes nobody.
-        let longest_ms = if self.fragments.waiting() > 0 { 1 } else { longest_ms };
+        // Another worker may receive the packet that a held one waits for, and wakes nobody.
+        let is_waiting = self.fragments.waiting() + self.batch.early_syns.len() > 0;
+        let longest_ms = if is_waiting { 1 } else { longest_ms };
         let mailbox = &self.shared.mailboxes[self.id.index()];
         self.poller.sleep(&mut self.ports, mailbox, longest_ms);
     }

@@ -75,6 +75,10 @@ pub(in crate::source::kubernetes) async fn write_conditions(
         let (is_held, wait) = match write(&connection, &mut lease, &conditions, &mut written).await {
             Ok(is_held) => {
                 (failures, last_error) = (0, String::new());
+                if !is_held {
+                    // Another agent writes.
+                    written.clear();
+                }
                 (is_held, lease.wait(is_held))
             }
             Err(failure) => {
@@ -96,7 +100,6 @@ pub(in crate::source::kubernetes) async fn write_conditions(
                 return;
             }
         } else {
-            written.clear();
             tokio::time::sleep(wait).await;
             if wanted.has_changed().is_err() {
                 return;
@@ -112,6 +115,7 @@ async fn write(
     conditions: &[Condition],
     written: &mut BTreeMap<(usize, String), Condition>,
 ) -> Result<bool, Failure> {
+    let mut refused = None;
     written.retain(|(kind, name), _| {
         conditions.iter().any(|wanted| wanted.kind == *kind && wanted.name == *name)
     });
@@ -123,9 +127,16 @@ async fn write(
         if !lease.hold().await? {
             return Ok(false);
         }
-        apply(connection, condition).await?;
-        written.insert(place, condition.clone());
+        match apply(connection, condition).await {
+            Ok(()) => drop(written.insert(place, condition.clone())),
+            // The server refuses this one alone.
+            Err(failure) if failure.code().is_some_and(|code| matches!(code, 400 | 409 | 413 | 422)) => {
+                refused = Some(failure);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
+    refused.map_or(Ok(()), Err)?;
     lease.hold().await
 }
 
