@@ -34,7 +34,7 @@ pub enum LoadError {
     /// Files of a directory or a command exceed the limit together.
     #[error(
         "{path}: more than {SOURCES_BYTES_MAX} bytes together with the files before it; give fewer files at a time, and objects \
-         without managedFields and status",
+         without managedFields",
         path = .path.display()
     )]
     TooLargeTogether {

@@ -136,5 +136,5 @@ impl From<&serde_json::Value> for Node<'static> {
 /// Error of a text with more than [`SOURCE_VALUES_MAX`] values, at the first one beyond.
 pub(super) fn too_many_values(span: Span) -> SyntaxError {
     let message = format!("more than {SOURCE_VALUES_MAX} values in one file");
-    SyntaxError::new(span, message).with_help("split it into several files, without managedFields and status")
+    SyntaxError::new(span, message).with_help("split it into several files, without managedFields")
 }
