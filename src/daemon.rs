@@ -9,7 +9,7 @@ use crate::config::{Config, OnStop, PortConfig};
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{
     ApiError, BoundSocket, CoverageCheck, DropCollector, FlowExporter, HttpListener, InterfaceMonitor,
-    Server, ServerError, Switch, raise_descriptor_limit,
+    NodeRoutes, Server, ServerError, Switch, raise_descriptor_limit,
 };
 use crate::dataplane::{Backend, Dataplane, DataplaneApi, DryRun, Settings, ShutdownMode, StartError};
 use crate::kernel_dataplane::KernelDataplane;
@@ -39,14 +39,20 @@ pub enum DaemonError {
 
 /// Running switch.
 pub struct Daemon {
-    monitor: InterfaceMonitor,
-    drop_collector: DropCollector,
-    exporter: Option<FlowExporter>,
     server: Server,
+    threads: Threads,
     http_address: Option<SocketAddr>,
     switch: Arc<Switch>,
     packet_path: PacketPath,
     shutdown_mode: ShutdownMode,
+}
+
+/// Threads beside the requests.
+struct Threads {
+    monitor: InterfaceMonitor,
+    drop_collector: DropCollector,
+    exporter: Option<FlowExporter>,
+    node_routes: NodeRoutes,
 }
 
 /// Program that forwards the packets.
@@ -114,22 +120,13 @@ impl Daemon {
         let packet_path = PacketPath::start(config, &settings)?;
         let switch = Arc::new(Switch::new(packet_path.api(), config.switch_settings(cores)));
         match open(socket, &switch, config, tables, &packet_path) {
-            Ok((monitor, drop_collector, exporter, server)) => {
+            Ok((threads, server)) => {
                 packet_path.keep();
                 let shutdown_mode = match config.on_stop {
                     OnStop::Closed => ShutdownMode::Closed,
                     OnStop::Detach => ShutdownMode::Detached,
                 };
-                Ok(Daemon {
-                    monitor,
-                    drop_collector,
-                    exporter,
-                    server,
-                    http_address,
-                    switch,
-                    packet_path,
-                    shutdown_mode,
-                })
+                Ok(Daemon { server, threads, http_address, switch, packet_path, shutdown_mode })
             }
             Err(error) => {
                 drop(switch);
@@ -151,10 +148,14 @@ impl Daemon {
 
     /// Stops the server, then the workers, and removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { monitor, drop_collector, exporter, server, switch, packet_path, shutdown_mode, .. } =
-            self;
+        let Daemon { server, threads, switch, packet_path, shutdown_mode, .. } = self;
         drop(server);
+        let Threads { monitor, drop_collector, exporter, node_routes } = threads;
         drop((monitor, drop_collector, exporter));
+        match shutdown_mode {
+            ShutdownMode::Detached => node_routes.remove(),
+            ShutdownMode::Closed | ShutdownMode::AsFound => drop(node_routes),
+        }
         drop(switch);
         Ok(packet_path.stop(shutdown_mode)?)
     }
@@ -177,7 +178,7 @@ fn open(
     config: &Config,
     tables: Option<RuleTables>,
     packet_path: &PacketPath,
-) -> Result<(InterfaceMonitor, DropCollector, Option<FlowExporter>, Server), DaemonError> {
+) -> Result<(Threads, Server), DaemonError> {
     // The monitor starts before the ports open, so that it misses no link event of them.
     let monitor = InterfaceMonitor::start(switch).map_err(|error| {
         StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
@@ -192,7 +193,10 @@ fn open(
         cni::restore(switch, &directory);
     }
     packet_path.take_over()?;
-    Ok((monitor, drop_collector, exporter, socket.serve(switch.clone())?))
+    let server = socket.serve(switch.clone())?;
+    let node_routes = NodeRoutes::start(switch)
+        .map_err(|error| StartError::Setup(format!("no thread for the routes of the node: {error}")))?;
+    Ok((Threads { monitor, drop_collector, exporter, node_routes }, server))
 }
 
 /// Loads `tables` and opens the ports and pods of `config`, up to the first that is rejected.

@@ -50,6 +50,11 @@ quoted=\"$(echo "$NODE_ADDRESSES" | sed 's/,/", "/g')\"
         router=$(echo "$route" | after via)
         [ -z "$router" ] || printf '\n[[routes]]\nprefix = "%s"\nport = "uplink"\nnext_hop = "%s"\n' \
             "${family#*:}" "$router"
+        # Neighbours on the link are reached without the router. Link-local addresses stay on it.
+        ip "-${family%%:*}" -oneline route show dev "$uplink" proto kernel | while read -r prefix _; do
+            case $prefix in fe80:* | default | multicast) continue ;; */*) ;; *) continue ;; esac
+            printf '\n[[routes]]\nprefix = "%s"\nport = "uplink"\n' "$prefix"
+        done
     done
 } > "$target.next"
 mv "$target.next" "$target"

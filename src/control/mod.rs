@@ -33,8 +33,8 @@ mod server;
 mod client;
 
 pub use api_error::ApiError;
-pub(crate) use background::DropCollector;
 pub use background::FlowExporter;
+pub(crate) use background::{DropCollector, NodeRoutes};
 pub use client::{Client, ClientError};
 pub use drops::DropFilter;
 pub(crate) use frame_summary::summarize;

@@ -54,6 +54,9 @@ pub struct PortRoute {
     pub port: String,
     /// Address of the next router; the destination itself where absent.
     pub next_hop: Option<IpAddr>,
+    /// Whether the node's own kernel gets the route, too. Such a route has a next router, on an uplink.
+    #[serde(default)]
+    pub node: bool,
 }
 
 /// Condition on tables that know none of the attached pods, and so isolate all of them.

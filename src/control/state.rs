@@ -8,6 +8,8 @@ use std::time::SystemTime;
 use super::protocol::{
     PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, RouteInfo, TablesSummary,
 };
+use ipnet::IpNet;
+
 use super::{ApiError, CoverageCheck, PortRoute, SwitchSettings};
 use crate::dataplane::{
     DesiredState, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route, RouteOrigin,
@@ -248,9 +250,26 @@ impl State {
             port_state: port.map(|(_, port)| port.state),
             pod: port.and_then(|(name, _)| self.pod_behind(name)).cloned(),
             next_hop,
+            node: self.is_of_node(route),
             mtu: route.mtu,
             neighbor: route.neighbor,
         }
+    }
+
+    /// Whether the node's own kernel gets a route, too.
+    fn is_of_node(&self, route: &RouteReport) -> bool {
+        let is_same = |configured: &PortRoute| configured.prefix.trunc() == route.prefix;
+        route.origin == RouteOrigin::Configured
+            && self.routes.iter().rfind(|configured| is_same(configured)).is_some_and(|found| found.node)
+    }
+
+    /// Routes that the node's own kernel gets: prefixes with their next routers, on uplinks that are open.
+    pub(super) fn node_routes(&self) -> BTreeMap<IpNet, IpAddr> {
+        let is_open = |name: &String| {
+            self.ports.get(name).is_some_and(|port| port.is_open && port.spec.kind == PortKind::Uplink)
+        };
+        let routes = self.routes.iter().filter(|route| route.node && is_open(&route.port));
+        routes.filter_map(|route| Some((route.prefix.trunc(), route.next_hop?))).collect()
     }
 
     /// Describes a configured route that is not in force.
@@ -265,6 +284,7 @@ impl State {
             port_state: port.map(|port| port.state),
             pod: None,
             next_hop: route.next_hop,
+            node: route.node,
             mtu: None,
             neighbor: None,
         }

@@ -84,8 +84,8 @@ impl Switch {
 
     /// Adds a route.
     pub fn put_route(&self, prefix: IpNet, request: &RouteRequest) -> Result<RouteInfo, ApiError> {
-        let RouteRequest { port, next_hop } = request.clone();
-        let route = PortRoute { prefix: prefix.trunc(), port, next_hop };
+        let RouteRequest { port, next_hop, node } = request.clone();
+        let route = PortRoute { prefix: prefix.trunc(), port, next_hop, node };
         validation::validate_route(&route)?;
         {
             let _writer = self.lock_writer();

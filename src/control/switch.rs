@@ -39,6 +39,8 @@ pub struct Switch {
     pub(super) rehearsal: Rehearsal,
     pub(super) audit: Audit,
     pub(super) ipfix: ipfix::Shared,
+    /// Reason for which the node's own kernel does not have all of its routes.
+    node_routes_problem: ArcSwapOption<String>,
     writer: Mutex<Writer>,
 }
 
@@ -68,6 +70,7 @@ impl Switch {
             rehearsal: Rehearsal::default(),
             audit: Audit::default(),
             ipfix: ipfix::Shared::default(),
+            node_routes_problem: ArcSwapOption::default(),
             writer: Mutex::default(),
         };
         // A worker that is stuck from the start is reported with the first change.
@@ -175,6 +178,15 @@ impl Switch {
             })
         });
         self.rejected_reload.store(report);
+    }
+
+    /// Records why the node's own kernel does not have all routes of the switch, or with `None` that it has them.
+    pub(super) fn set_node_routes_problem(&self, problem: Option<String>) {
+        let before = self.node_routes_problem.swap(problem.map(Arc::new));
+        let now = self.node_routes_problem.load();
+        if let Some(problem) = now.as_ref().filter(|problem| before.as_ref() != Some(problem)) {
+            tracing::warn!("{problem}");
+        }
     }
 
     /// Unloads the tables.

@@ -156,6 +156,9 @@ pub(crate) fn validate_bandwidth(bandwidth: &Bandwidth) -> Result<(), ApiError> 
 pub(crate) fn validate_route(route: &PortRoute) -> Result<(), ApiError> {
     let wrong = |reason: String| Err(ApiError::Field { field: "next_hop", reason });
     match route.next_hop {
+        None if route.node => {
+            wrong("is missing: a route of the node's kernel, too, has a next router".to_owned())
+        }
         Some(hop) if hop.is_ipv4() != route.prefix.addr().is_ipv4() => {
             wrong("is not of the prefix's address family".to_owned())
         }

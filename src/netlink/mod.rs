@@ -13,6 +13,7 @@ mod interface;
 mod links;
 mod namespace;
 mod neighbor;
+mod node_routes;
 mod pod_interface;
 mod routes;
 mod veth_peer;
@@ -29,6 +30,7 @@ pub use namespace::NetworkNamespace;
 pub(crate) use namespace::share_namespace_directory;
 pub(crate) use neighbor::{Neighbor, NudState};
 pub(crate) use neighbor_events::{NeighborEvent, NeighborEvents};
+pub use node_routes::{NODE_ROUTE_PROTOCOL, node_routes_of_the_switch};
 pub(crate) use pod_interface::{
     PodRoute, configure_pod_interface, forward_from, raise_host_end, raise_routed_host_end,
 };

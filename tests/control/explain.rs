@@ -94,6 +94,7 @@ pub(crate) fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
         prefix: prefix.parse().unwrap(),
         port: "eth0".to_owned(),
         next_hop: next_hop.map(|address| address.parse().unwrap()),
+        node: false,
     };
     let settings = SwitchSettings {
         gateway: Gateway { addresses: vec![address("169.254.1.1")], ..Gateway::default() },

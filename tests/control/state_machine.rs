@@ -176,8 +176,12 @@ fn a_port_that_does_not_close_stays_in_the_world() {
 
 #[test]
 fn a_route_holds_while_its_port_is_open() {
-    let routes =
-        vec![PortRoute { prefix: "0.0.0.0/0".parse().unwrap(), port: "up".to_owned(), next_hop: None }];
+    let routes = vec![PortRoute {
+        prefix: "0.0.0.0/0".parse().unwrap(),
+        port: "up".to_owned(),
+        next_hop: None,
+        node: false,
+    }];
     let pod_prefixes = vec!["10.244.1.0/24".parse().unwrap()];
     let settings = SwitchSettings { routes, pod_prefixes: pod_prefixes.clone(), ..SwitchSettings::default() };
     let (dataplane, switch) = switch(settings);

@@ -94,7 +94,11 @@ pub(crate) struct ApiServer {
 
 impl ApiServer {
     pub(crate) fn start() -> ApiServer {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        ApiServer::at(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    /// Starts a server whose clients come by this listener.
+    pub(crate) fn at(listener: TcpListener) -> ApiServer {
         let address = listener.local_addr().unwrap();
         let shared: Arc<(Mutex<State>, Condvar)> = Arc::default();
         shared.0.lock().unwrap().version = 100;

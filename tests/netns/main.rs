@@ -25,6 +25,7 @@ mod support;
 mod tools;
 
 mod battery;
+mod cluster;
 mod cni;
 mod demo;
 mod getting_started;

@@ -12,6 +12,7 @@ use super::check::{AS_ROOT, Check};
 use crate::config::Config;
 use crate::control::Client;
 use crate::dataplane::FlowMemory;
+use crate::netlink::{NODE_ROUTE_PROTOCOL, node_routes_of_the_switch};
 use crate::xdp::is_on_bpf_file_system;
 
 /// Most problems of the running switch in the report.
@@ -29,6 +30,7 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
         socket(path, "read-only socket", &mut checks);
     }
     checks.push(pins(&config.xdp.pin_directory, is_running));
+    checks.push(node_routes(is_running));
     if let FlowMemory::Directory { path, fallback } = config.flow_memory() {
         let there = [Some(&path), fallback.as_ref()].into_iter().flatten().find(|path| path.exists());
         checks.push(flows(there.unwrap_or(&path), is_running));
@@ -125,6 +127,26 @@ fn pins(directory: &Path, is_running: bool) -> Check {
         ),
         Ok(count) => Check::ok(subject, format!("{count} pinned links in {shown}")),
         Err(_) => Check::ok(subject, format!("none in {shown}")),
+    }
+}
+
+/// Checks the routes of a switch in the node's table.
+fn node_routes(is_running: bool) -> Check {
+    let subject = "node's routes";
+    match node_routes_of_the_switch() {
+        Err(error) => Check::unseen(subject, error.to_string(), AS_ROOT),
+        Ok(0) => Check::ok(subject, "none is the switch's".to_owned()),
+        Ok(count) if is_running => {
+            Check::ok(subject, format!("{count} to pods of other nodes are the switch's"))
+        }
+        Ok(count) => Check::finding(
+            subject,
+            format!("{count} are of a switch that does not run"),
+            format!(
+                "start the switch, or remove them: ip route flush proto {NODE_ROUTE_PROTOCOL}; ip -6 route flush proto \
+                 {NODE_ROUTE_PROTOCOL}"
+            ),
+        ),
     }
 }
 

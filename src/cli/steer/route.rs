@@ -44,6 +44,9 @@ enum RouteCommand {
         /// Address of the next router; the destination itself where absent
         #[arg(long, value_name = "ADDRESS")]
         next_hop: Option<IpAddr>,
+        /// The node's own kernel gets the route, too: for the pods of another node
+        #[arg(long, requires = "next_hop")]
+        node: bool,
     },
     /// Remove a route
     Remove {
@@ -57,8 +60,8 @@ enum RouteCommand {
 pub(in crate::cli) fn route(arguments: &RouteArguments) -> Result<ExitCode, CliError> {
     let (client, output) = (arguments.socket.client(), arguments.output);
     match &arguments.command {
-        RouteCommand::Add { prefix, port, next_hop } => {
-            let request = RouteRequest { port: port.clone(), next_hop: *next_hop };
+        RouteCommand::Add { prefix, port, next_hop, node } => {
+            let request = RouteRequest { port: port.clone(), next_hop: *next_hop, node: *node };
             let route = client.put_route(*prefix, &request)?;
             if output == Output::Json {
                 json(&route)?;

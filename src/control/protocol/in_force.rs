@@ -158,6 +158,9 @@ pub struct RouteInfo {
     /// Next-hop router; absent if destinations are on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_hop: Option<IpAddr>,
+    /// Whether the node's own kernel has the route, too.
+    #[serde(default)]
+    pub node: bool,
     /// MTU of the port, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
@@ -185,6 +188,7 @@ impl fmt::Display for RouteInfo {
             None => f.write_str(" to no pod")?,
         }
         self.next_hop.iter().try_for_each(|router| write!(f, ", router {router}"))?;
+        f.write_str(if self.node { ", of the node too" } else { "" })?;
         self.neighbor.iter().try_for_each(|neighbor| write!(f, ", {neighbor}"))
     }
 }

@@ -28,4 +28,7 @@ pub struct RouteRequest {
     /// Address of the next router; the destination itself where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_hop: Option<IpAddr>,
+    /// Whether the node's own kernel gets the route, too.
+    #[serde(default)]
+    pub node: bool,
 }

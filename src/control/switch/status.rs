@@ -99,6 +99,7 @@ impl Switch {
         });
         ports
             .chain(self.dataplane.problems())
+            .chain(self.node_routes_problem.load().as_deref().cloned())
             .chain(draining)
             .chain(stuck)
             .chain(links)

@@ -170,7 +170,7 @@ fn wanted(
         let Some(next_hop) = nodes.get(*name).and_then(|node| node.addresses.iter().find(same_family)) else {
             continue;
         };
-        let request = RouteRequest { port: uplink.to_owned(), next_hop: Some(*next_hop) };
+        let request = RouteRequest { port: uplink.to_owned(), next_hop: Some(*next_hop), node: true };
         routes.entry(*prefix).or_insert(request);
     }
     let refused = claims.iter().find(|(prefix, name)| *name != own && !clear.contains(&(*prefix, *name)));

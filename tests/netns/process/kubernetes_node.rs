@@ -71,10 +71,11 @@ fn a_node_gets_a_configuration_that_the_switch_takes_and_again_on_the_next_start
             "addresses = [\"192.0.2.9\", \"2001:db8::9\"]",
             "interface = \"eth7\"",
             "next_hop = \"192.0.2.1\"",
+            "prefix = \"192.0.2.0/24\"",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        assert!(!text.contains('@') && text.matches("[[routes]]").count() == 1, "{text}");
+        assert!(!text.contains('@') && text.matches("[[routes]]").count() == 2, "{text}");
         // The API server is not here.
         fs::write(&file, text.replace("source = \"kubernetes\"\n", "")).unwrap();
         let mut check = Command::new(env!("CARGO_BIN_EXE_palisade"));

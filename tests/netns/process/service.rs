@@ -254,7 +254,7 @@ fn a_reload_restores_what_the_file_names_and_leaves_what_it_never_named() {
         )
         .unwrap();
     for prefix in ["10.7.0.0/16", "10.8.0.0/16"] {
-        let route = RouteRequest { port: "extra".to_owned(), next_hop: None };
+        let route = RouteRequest { port: "extra".to_owned(), next_hop: None, node: false };
         client.put_route(prefix.parse().unwrap(), &route).unwrap();
     }
     let both = ("extra -, one db".to_owned(), "10.7.0.0/16 extra, 10.8.0.0/16 one".to_owned());

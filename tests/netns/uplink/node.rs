@@ -254,8 +254,8 @@ impl Node {
         );
         if !self.has_agent {
             text.extend([format!(
-                "[[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\n\
-                 [[routes]]\nprefix = \"fd00:244:{other}::/64\"\nport = \"uplink\"\nnext_hop = \"{v6}\"\n"
+                "[[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\nnode = true\n\
+                 [[routes]]\nprefix = \"fd00:244:{other}::/64\"\nport = \"uplink\"\nnext_hop = \"{v6}\"\nnode = true\n"
             )]);
         }
         for (pod, name) in self.names.iter().enumerate() {
@@ -360,8 +360,8 @@ fn make_pod(node: &Namespace, number: Number, pod: usize, ports: PodPorts) -> Na
     namespace
 }
 
-/// Two nodes joined by their NICs. The kernel of each has routes to the other's pods, and would forward
-/// leaked frames.
+/// Two nodes joined by their NICs. The kernel of each gets routes to the other's pods from its switch, and would
+/// forward leaked frames.
 pub(crate) struct Cluster {
     pub(crate) nodes: [Node; 2],
     directory: PathBuf,
@@ -382,13 +382,10 @@ impl Cluster {
         nodes[0].own.run(&format!("ip link add up0 type veth peer name up0 netns {}", nodes[1].own.pid()));
         for node in &mut nodes {
             let [v4, v6] = node_address(node.number);
-            let [other_v4, other_v6] = node_address(3 - node.number);
             for line in [
                 "ip link set up0 up".to_owned(),
                 format!("ip address add {v4}/24 dev up0"),
                 format!("ip address add {v6}/64 dev up0 nodad"),
-                format!("ip route add 10.244.{}.0/24 via {other_v4}", 3 - node.number),
-                format!("ip route add fd00:244:{}::/64 via {other_v6}", 3 - node.number),
             ] {
                 node.own.run(&line);
             }

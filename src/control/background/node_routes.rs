@@ -1,0 +1,114 @@
+//! Thread that keeps routes of the switch in the node's own routing table: processes of the node reach the pods of other
+//! nodes by them, and reverse path filters accept what these pods send.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use crate::control::Switch;
+use crate::control::server::avoid_worker_cores;
+use crate::netlink::{NODE_ROUTE_PROTOCOL, NetlinkError, RouteSocket};
+use crate::threads;
+
+/// Interval of looks at the routes that are wanted.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Interval of looks at those of the kernel, which forgets the routes of an interface that is set down.
+const KERNEL_INTERVAL: Duration = Duration::from_secs(5);
+/// Time since the start during which routes of the process before stay: the agent lists the nodes meanwhile.
+const EARLIER_STAY: Duration = Duration::from_mins(1);
+
+/// Routes: prefixes and gateways.
+type Routes = BTreeMap<IpNet, IpAddr>;
+
+/// Running thread. Dropping it ends the thread; its routes stay.
+pub(crate) struct NodeRoutes {
+    /// Stops the thread when it is closed.
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NodeRoutes {
+    /// Starts the thread, for the network namespace of the calling thread.
+    pub(crate) fn start(switch: &Arc<Switch>) -> io::Result<NodeRoutes> {
+        let (stop, stopped) = sync_channel(0);
+        let switch = switch.clone();
+        let thread = threads::spawn("palisade-routes", move || {
+            avoid_worker_cores(&switch.settings.cores);
+            let start = Instant::now();
+            // Those that the kernel has got in the last look, and the time of that.
+            let mut last: Option<(Routes, Instant)> = None;
+            // Prefixes to which this run has had a route.
+            let mut own: BTreeSet<IpNet> = BTreeSet::new();
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let wanted = switch.state.load().node_routes();
+                let is_current = last
+                    .as_ref()
+                    .is_some_and(|(routes, looked)| *routes == wanted && looked.elapsed() < KERNEL_INTERVAL);
+                if !is_current {
+                    own.extend(wanted.keys());
+                    let removes = |prefix: &IpNet| start.elapsed() >= EARLIER_STAY || own.contains(prefix);
+                    switch.set_node_routes_problem(reconcile(&wanted, removes));
+                    last = Some((wanted, Instant::now()));
+                }
+            }
+        })?;
+        Ok(NodeRoutes { stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Ends the thread, and removes all routes of the switch from the node's table.
+    pub(crate) fn remove(self) {
+        drop(self);
+        if let Some(problem) = reconcile(&Routes::new(), |_| true) {
+            tracing::warn!("{problem}");
+        }
+    }
+}
+
+impl Drop for NodeRoutes {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // A panic of the thread has ended the process.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Makes the routes of the switch in the kernel those that are wanted. Returns what is left to do, in one sentence. Routes
+/// that nobody wants stay unless `removes` their prefix.
+fn reconcile(wanted: &Routes, removes: impl Fn(&IpNet) -> bool) -> Option<String> {
+    let mut failures: Vec<NetlinkError> = Vec::new();
+    let kernel = RouteSocket::open().and_then(|kernel| Ok((kernel.node_routes()?, kernel)));
+    let (present, kernel) = match kernel {
+        Ok(kernel) => kernel,
+        Err(error) => return Some(problem(&[error])),
+    };
+    for (prefix, gateway) in &present {
+        if !wanted.contains_key(prefix) && removes(prefix) {
+            failures.extend(kernel.remove_node_route(*prefix, *gateway).err());
+        }
+    }
+    for (prefix, gateway) in wanted {
+        let found = present.get(prefix);
+        if found != Some(gateway) {
+            failures.extend(kernel.put_node_route(*prefix, *gateway, found.is_some()).err());
+        }
+    }
+    (!failures.is_empty()).then(|| problem(&failures))
+}
+
+fn problem(failures: &[NetlinkError]) -> String {
+    let others = match failures.len() {
+        0 | 1 => String::new(),
+        count => format!(", and {} more", count - 1),
+    };
+    let first = failures.first().map(ToString::to_string).unwrap_or_default();
+    format!(
+        "processes of the node may not reach the pods of other nodes: {first}{others} (`ip route show proto \
+         {NODE_ROUTE_PROTOCOL}` lists the routes of the switch)"
+    )
+}

@@ -1,0 +1,103 @@
+//! Exchanges between two networks, of which the server tells the client's address: TCP, UDP and echo requests.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::host::{Network, PATIENCE};
+
+/// Bytes of a TCP transfer in each direction: more than windows and segments.
+const TRANSFER: usize = 300_000;
+/// Longest wait for a connection: several SYNs.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Time that a lost datagram is waited for.
+const RESEND: Duration = Duration::from_millis(500);
+/// Bytes of datagrams: small, near an MTU of 1500, in fragments.
+const DATAGRAMS: [usize; 3] = [10, 1400, 4000];
+
+/// Port of the servers.
+pub(crate) const PORT: u16 = 7000;
+
+/// Exchanges data with a server at an address of `server`, which the client reaches by `to`. Returns the address that the server
+/// has seen, if all arrives.
+pub(crate) fn exchange(client: &impl Network, server: &impl Network, to: IpAddr) -> Result<IpAddr, String> {
+    let tcp = tcp(client, server, to).map_err(|error| format!("TCP: {error}"))?;
+    let udp = udp(client, server, to).map_err(|error| format!("UDP: {error}"))?;
+    if tcp == udp { Ok(tcp) } else { Err(format!("TCP came from {tcp}, UDP from {udp}")) }
+}
+
+fn any(to: IpAddr) -> SocketAddr {
+    let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
+    SocketAddr::new(any.parse().unwrap(), PORT)
+}
+
+fn tcp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Result<IpAddr> {
+    let listener = server.enter(|| TcpListener::bind(any(to)))?;
+    listener.set_nonblocking(true)?;
+    let serve: JoinHandle<std::io::Result<IpAddr>> = std::thread::spawn(move || {
+        let start = Instant::now();
+        let (mut stream, from) = loop {
+            match listener.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < CONNECT => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => break other?,
+            }
+        };
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut data = vec![0; TRANSFER];
+        stream.read_exact(&mut data)?;
+        stream.write_all(&data)?;
+        Ok(from.ip())
+    });
+    let mut stream = client.enter(|| TcpStream::connect_timeout(&SocketAddr::new(to, PORT), CONNECT))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let data: Vec<u8> = (0..TRANSFER).map(|n| (n % 251) as u8).collect();
+    stream.write_all(&data)?;
+    let mut back = vec![0; TRANSFER];
+    stream.read_exact(&mut back)?;
+    assert!(back == data, "the data came back changed");
+    serve.join().unwrap()
+}
+
+fn udp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Result<IpAddr> {
+    let serving = server.enter(|| UdpSocket::bind(any(to)))?;
+    let asking = client.enter(|| UdpSocket::bind(SocketAddr::new(any(to).ip(), 0)))?;
+    for socket in [&serving, &asking] {
+        socket.set_read_timeout(Some(RESEND))?;
+    }
+    let mut seen = None;
+    for bytes in DATAGRAMS {
+        let data = vec![7; bytes];
+        let mut buffer = vec![0; 65_536];
+        let exchange = |buffer: &mut Vec<u8>| -> std::io::Result<IpAddr> {
+            asking.send_to(&data, SocketAddr::new(to, PORT))?;
+            let (length, from) = serving.recv_from(buffer)?;
+            serving.send_to(&buffer[..length], from)?;
+            let (back, _) = asking.recv_from(buffer)?;
+            assert_eq!(back, bytes, "a datagram of another length came back");
+            Ok(from.ip())
+        };
+        // A datagram may be lost while neighbours are resolved, or be too large for the path at first.
+        let answered = (0..6).find_map(|_| exchange(&mut buffer).ok());
+        let lost = || std::io::Error::other(format!("a datagram of {bytes} bytes is lost"));
+        let from = answered.ok_or_else(lost)?;
+        if seen.is_some_and(|seen| seen != from) {
+            return Err(std::io::Error::other("datagrams came from different addresses"));
+        }
+        seen = Some(from);
+    }
+    Ok(seen.expect("datagrams were exchanged"))
+}
+
+/// Whether echo requests of this many bytes are answered.
+pub(crate) fn pings(client: &impl Network, to: IpAddr, bytes: usize) -> bool {
+    let ping = || {
+        let mut command = Command::new("ping");
+        command.args(["-n", "-c", "1", "-W", "1", "-s", &bytes.to_string(), &to.to_string()]).output()
+    };
+    (0..6).any(|_| client.enter(|| ping().unwrap().status.success()))
+}

@@ -1,0 +1,93 @@
+//! A cluster as it is shipped: who reaches whom, and under which address.
+
+mod exchange;
+mod host;
+mod rig;
+
+use std::net::IpAddr;
+
+use palisade::lab::PodPorts;
+
+use self::exchange::{exchange, pings};
+use self::host::{Network, eventually};
+use self::rig::Cluster;
+use crate::support::isolated;
+
+/// Asserts that all traffic passes from one network to a server in another one, which sees the client at an address.
+fn assert_path(what: &str, client: &impl Network, server: &impl Network, to: IpAddr, seen: IpAddr) {
+    let found = exchange(client, server, to);
+    assert_eq!(found, Ok(seen), "{what} at {to}");
+    for bytes in [56, 3000] {
+        assert!(pings(client, to, bytes), "{what} at {to}: echo of {bytes} bytes");
+    }
+}
+
+fn paths_within_a_cluster(ports: PodPorts) {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = Cluster::up(2, ports);
+    let (one, other, far) = (cluster.pod(1, "one"), cluster.pod(1, "other"), cluster.pod(2, "far"));
+    cluster.wait_for_pods();
+    let [node, far_node] = &cluster.nodes[..] else { panic!("two nodes") };
+    for family in [0, 1] {
+        let [of_one, of_other, of_far] = [&one, &other, &far].map(|pod| pod.addresses[family]);
+        let [of_node, of_far_node] = [node, far_node].map(|node| node.addresses[family]);
+        assert_path("pod to pod", &one, &other, of_other, of_one);
+        assert_path("pod to pod of the other node", &one, &far, of_far, of_one);
+        assert_path("node to own pod", &node.host, &one, of_one, of_node);
+        assert_path("node to pod of the other node", &node.host, &far, of_far, of_node);
+        assert_path("pod to own node", &one, &node.host, of_node, of_one);
+        assert_path("pod to other node", &one, &far_node.host, of_far_node, of_one);
+    }
+}
+
+#[test]
+fn pods_and_nodes_reach_each_other_by_taps() {
+    paths_within_a_cluster(PodPorts::Tap);
+}
+
+#[test]
+fn pods_and_nodes_reach_each_other_by_veth_pairs() {
+    paths_within_a_cluster(PodPorts::Veth);
+}
+
+/// Routes of the switch in a node's table.
+fn node_routes(cluster: &Cluster) -> Vec<String> {
+    let host = &cluster.nodes[0].host;
+    let both = [host.run("ip route show proto 80"), host.run("ip -6 route show proto 80")].concat();
+    let destination = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    both.lines().filter_map(destination).collect()
+}
+
+#[test]
+fn a_nodes_routes_follow_the_nodes_of_the_cluster_and_outlive_the_switch() {
+    let Some(_isolated) = isolated() else { return };
+    let mut cluster = Cluster::up(2, PodPorts::Tap);
+    let all = ["10.244.2.0/24", "fd00:244:2::/64"];
+    eventually("the node has the routes", || node_routes(&cluster) == all);
+    cluster.nodes[0].host.run("ip route flush proto 80");
+    assert_eq!(node_routes(&cluster), all[1..]);
+    eventually("the route is back", || node_routes(&cluster) == all);
+    cluster.nodes[0].host.run("ip route replace 10.9.0.0/24 via 192.0.2.254");
+    cluster.nodes[0].kill();
+    let before = node_routes(&cluster);
+    cluster.nodes[0].start();
+    cluster.nodes[0].wait_until_ready();
+    assert_eq!(node_routes(&cluster), before);
+    // A prefix to which somebody else has a route stays theirs, and the status says so.
+    cluster.put_node(3, "10.9.0.0/24");
+    eventually("the status names the route", || {
+        cluster.nodes[0]
+            .client()
+            .status()
+            .unwrap()
+            .problems
+            .iter()
+            .any(|problem| problem.contains("10.9.0.0/24"))
+    });
+    assert!(cluster.nodes[0].host.run("ip route show 10.9.0.0/24").contains("192.0.2.254"));
+    cluster.put_node(3, "10.244.3.0/24");
+    eventually("a node has joined", || node_routes(&cluster).contains(&"10.244.3.0/24".to_owned()));
+    cluster.remove_node(3);
+    eventually("a node has gone", || node_routes(&cluster) == before);
+    assert_eq!(cluster.nodes[0].client().status().unwrap().problems, [""; 0]);
+}

@@ -1,0 +1,297 @@
+//! Cluster as it is shipped: nodes prepared by `prepare-node.sh`, switches with the configuration of the `ConfigMap`, pods made
+//! by `palisade-cni` with its own conflist. Nothing else gives a node or a pod an address, a route or a setting for pods.
+//!
+//! The nodes share a network, whose router knows nothing of pods. Behind it is a host outside, with the API server.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use palisade::control::Client;
+use palisade::lab::PodPorts;
+use serde_json::{Value, json};
+
+use super::host::{Host, Network, PATIENCE, eventually};
+use crate::api_server::ApiServer;
+
+/// Directory of the IPAM plugins of Debian's containernetworking-plugins.
+const PLUGINS: &str = "/usr/lib/cni";
+/// Directory of the configuration, on each node.
+const CONFIGURATION: &str = "/run/palisade-node";
+
+/// Number of a node in its addresses, and in those of its pods.
+pub(crate) type Number = u8;
+
+/// Addresses of a host in the network of the nodes.
+fn node_network(host: Number) -> [IpAddr; 2] {
+    [format!("192.0.2.{host}"), format!("2001:db8:2::{host}")].map(|text| text.parse().unwrap())
+}
+
+/// Addresses of the host outside.
+pub(crate) fn outside() -> [IpAddr; 2] {
+    ["198.51.100.1", "2001:db8:99::1"].map(|text| text.parse().unwrap())
+}
+
+/// The router of the nodes.
+const ROUTER: Number = 254;
+
+/// Node, with a switch.
+pub(crate) struct Node {
+    pub(crate) host: Host,
+    pub(crate) addresses: [IpAddr; 2],
+    switch: Option<Child>,
+}
+
+/// Pod of a node.
+pub(crate) struct Pod {
+    network: PathBuf,
+    pub(crate) addresses: [IpAddr; 2],
+}
+
+impl Network for Pod {
+    fn network(&self) -> PathBuf {
+        self.network.clone()
+    }
+}
+
+/// Nodes, their router, and a host outside.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) outside: Host,
+    pub(crate) api: ApiServer,
+    _router: Host,
+    ports: PodPorts,
+}
+
+impl Cluster {
+    /// Makes a cluster of so many nodes, whose switches have started and follow the API. Pods have interfaces of this kind.
+    pub(crate) fn up(nodes: Number, ports: PodPorts) -> Cluster {
+        let (router, outside_host) = (Host::new("router"), Host::new("outside"));
+        router.set("net/ipv4/ip_forward", "1");
+        router.set("net/ipv6/conf/all/forwarding", "1");
+        router.run("ip link add nodes type bridge mcast_snooping 0");
+        router.run("ip link set nodes up");
+        address(&router, "nodes", node_network(ROUTER));
+        cable(&outside_host, "eth0", &router, "outside");
+        address(&outside_host, "eth0", outside());
+        address(&router, "outside", ["198.51.100.254", "2001:db8:99::fe"].map(|text| text.parse().unwrap()));
+        // The host outside knows the nodes, as the router does, and no pod.
+        outside_host.run("ip route add 192.0.2.0/24 via 198.51.100.254");
+        outside_host.run("ip route add 2001:db8:2::/64 via 2001:db8:99::fe");
+        let listener = outside_host.enter(|| TcpListener::bind(SocketAddr::new(outside()[0], 6443))).unwrap();
+        let api = ApiServer::at(listener);
+        api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}));
+        let nodes = (1..=nodes).map(|number| Node::new(number, &router)).collect();
+        let mut cluster = Cluster { nodes, outside: outside_host, api, _router: router, ports };
+        for number in 1..=cluster.nodes.len() {
+            cluster.join(number as Number);
+        }
+        for node in &cluster.nodes {
+            node.wait_until_ready();
+        }
+        cluster
+    }
+
+    /// Starts a node as the DaemonSet does, and puts its object.
+    fn join(&mut self, number: Number) {
+        let kubeconfig = self.api.kubeconfig(&json!({}));
+        let node = &mut self.nodes[usize::from(number) - 1];
+        let addresses = node.addresses.map(|address| json!({"type": "InternalIP", "address": address}));
+        self.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.host.name},
+            "spec": {"podCIDRs": [format!("10.244.{number}.0/24"), format!("fd00:244:{number}::/64")]},
+            "status": {"addresses": addresses}}));
+        node.prepare(&kubeconfig);
+        node.start();
+    }
+
+    /// Puts the object of a node without a host, with this prefix of pods.
+    pub(crate) fn put_node(&self, number: Number, prefix: &str) {
+        let address = json!({"type": "InternalIP", "address": node_network(number)[0]});
+        self.api
+            .put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{number}")},
+            "spec": {"podCIDRs": [prefix]}, "status": {"addresses": [address]}}));
+    }
+
+    /// Removes the object of a node.
+    pub(crate) fn remove_node(&self, number: Number) {
+        self.api.delete(&json!({"kind": "Node", "metadata": {"name": format!("node-{number}")}}));
+    }
+
+    /// Makes a pod of a node by the plugins of the conflist, and puts its object, with its name as the label `app`.
+    pub(crate) fn pod(&self, number: Number, name: &str) -> Pod {
+        let node = &self.nodes[usize::from(number) - 1];
+        node.host.run(&format!("ip netns add {name}"));
+        let network = node.host.file(&format!("/run/netns/{name}"));
+        // A runtime does so by the plugin loopback.
+        node.host.run(&format!("ip -n {name} link set lo up"));
+        let result = node.add(name, self.ports);
+        let addresses: Vec<IpAddr> = result["ips"].as_array().unwrap().iter().map(address_of).collect();
+        let addresses: [IpAddr; 2] = addresses.try_into().expect("a pod has an address of each family");
+        self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": name, "labels": {"app": name}},
+            "spec": {"nodeName": node.host.name, "containers": [{"name": "c", "image": "c"}]},
+            "status": {"phase": "Running", "podIP": addresses[0], "podIPs": addresses.map(|ip| json!({"ip": ip}))}}));
+        Pod { network, addresses }
+    }
+
+    /// Waits until the tables know the pods of their nodes.
+    pub(crate) fn wait_for_pods(&self) {
+        for node in &self.nodes {
+            eventually("the tables know the pods", || {
+                node.client().pods().unwrap().iter().all(|pod| pod.warnings.is_empty())
+            });
+        }
+    }
+}
+
+impl Node {
+    fn new(number: Number, router: &Host) -> Node {
+        let host = Host::new(&format!("node-{number}"));
+        // kubeadm asks for forwarding, and systems such as Debian's filter strictly.
+        host.set("net/ipv4/ip_forward", "1");
+        host.set("net/ipv6/conf/all/forwarding", "1");
+        for which in ["all", "default"] {
+            host.set(&format!("net/ipv4/conf/{which}/rp_filter"), "1");
+        }
+        let port = format!("node{number}");
+        cable(&host, "eth0", router, &port);
+        router.run(&format!("ip link set {port} master nodes"));
+        let addresses = node_network(number);
+        address(&host, "eth0", addresses);
+        let [v4, v6] = node_network(ROUTER);
+        host.run(&format!("ip route add default via {v4}"));
+        host.run(&format!("ip route add default via {v6}"));
+        Node { host, addresses, switch: None }
+    }
+
+    /// Runs the init containers of the DaemonSet.
+    fn prepare(&self, kubeconfig: &str) {
+        let directory = self.host.file(CONFIGURATION);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("kubeconfig"), kubeconfig).unwrap();
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/kubernetes");
+        let mut command = self.host.command("sh");
+        command.arg(files.join("prepare-node.sh")).arg(files.join("palisade.toml"));
+        command.arg(format!("{CONFIGURATION}/palisade.toml"));
+        let addresses = self.addresses.map(|address| address.to_string()).join(",");
+        command.env("NODE_NAME", &self.host.name).env("NODE_ADDRESSES", addresses).env_remove("UPLINK");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let install =
+            [env!("CARGO_BIN_EXE_palisade-cni"), "install --bin-dir /run/cni --conf-dir /run/net.d"];
+        self.host.run("mkdir -p /run/cni /run/net.d");
+        self.host.run(&install.join(" "));
+    }
+
+    /// Starts the switch.
+    pub(crate) fn start(&mut self) {
+        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let mut command = self.host.command(env!("CARGO_BIN_EXE_palisade"));
+        command.args(["run", "--config"]).arg(format!("{CONFIGURATION}/palisade.toml"));
+        command.env("KUBECONFIG", format!("{CONFIGURATION}/kubeconfig")).env("NODE_NAME", &self.host.name);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.switch = Some(command.spawn().unwrap());
+    }
+
+    /// Ends the switch with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let mut switch = self.switch.take().unwrap();
+        switch.kill().unwrap();
+        switch.wait().unwrap();
+    }
+
+    /// Waits until the tables are loaded.
+    pub(crate) fn wait_until_ready(&self) {
+        let start = Instant::now();
+        while !self.client().status().is_ok_and(|status| status.tables_loaded) {
+            assert!(start.elapsed() < PATIENCE, "no switch: {}", self.log());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.host.file("/run/palisade/control.sock"))
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.host.file("/run/switch.log")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        let mut text = String::new();
+        File::open(self.log_file()).unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Calls the plugins of the conflist as a runtime does. Returns the last result.
+    fn add(&self, pod: &str, ports: PodPorts) -> Value {
+        let conflist = std::fs::read_to_string(self.host.file("/run/net.d/05-palisade.conflist")).unwrap();
+        let conflist: Value = serde_json::from_str(&conflist).unwrap();
+        let mut result = Value::Null;
+        for plugin in conflist["plugins"].as_array().unwrap() {
+            let mut config = plugin.clone();
+            config["cniVersion"] = conflist["cniVersion"].clone();
+            config["name"] = conflist["name"].clone();
+            let program = config["type"].as_str().unwrap().to_owned();
+            if program == "palisade-cni" {
+                config["interface"] = json!(if ports == PodPorts::Tap { "tap" } else { "veth" });
+            }
+            if !result.is_null() {
+                config["prevResult"] = result;
+            }
+            let directory = if program == "palisade-cni" { "/run/cni" } else { PLUGINS };
+            let mut command = self.host.command(&format!("{directory}/{program}"));
+            command
+                .env("CNI_COMMAND", "ADD")
+                .env("CNI_CONTAINERID", format!("container-{pod}"))
+                .env("CNI_NETNS", format!("/run/netns/{pod}"))
+                .env("CNI_IFNAME", "eth0")
+                .env("CNI_PATH", format!("/run/cni:{PLUGINS}"))
+                .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}"))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+            let output = child.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{program}: {text}");
+            result = serde_json::from_str(&text).unwrap();
+        }
+        result
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}:\n{}", self.host.name, self.log());
+        }
+        if let Some(switch) = &mut self.switch {
+            let _ = switch.kill();
+            let _ = switch.wait();
+        }
+    }
+}
+
+/// Joins two hosts.
+fn cable(one: &Host, one_end: &str, other: &Host, other_end: &str) {
+    let other_network = other.network();
+    let pid = other_network.components().nth(2).unwrap().as_os_str().to_str().unwrap().to_owned();
+    one.run(&format!("ip link add {one_end} type veth peer name {other_end} netns {pid}"));
+    one.run(&format!("ip link set {one_end} up"));
+    other.run(&format!("ip link set {other_end} up"));
+}
+
+/// Gives an interface addresses, with the usual lengths.
+fn address(host: &Host, interface: &str, [v4, v6]: [IpAddr; 2]) {
+    host.run(&format!("ip address add {v4}/24 dev {interface}"));
+    host.run(&format!("ip address add {v6}/64 dev {interface} nodad"));
+}
+
+/// Address of an element of `ips`.
+fn address_of(ip: &Value) -> IpAddr {
+    ip["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap()
+}
