@@ -43,6 +43,9 @@ impl Config {
             hardening.readable,
             gateway.mac,
             gateway.addresses,
+            masquerade.addresses,
+            masquerade.ports,
+            masquerade.except,
             conntrack.flows,
             conntrack.pod_quota_percent,
             conntrack.tcp_pickup,
@@ -113,6 +116,10 @@ mod tests {
             ("cni", &["directory = \"/x\""]),
             ("hardening", &["landlock = false", "readable = [\"/x\"]"]),
             ("gateway", &["mac = \"02:00:00:00:00:01\"", "addresses = [\"10.0.0.1\"]"]),
+            (
+                "masquerade",
+                &["addresses = [\"192.0.2.1\"]", "ports = \"1024-2047\"", "except = [\"10.0.0.0/8\"]"],
+            ),
             (
                 "conntrack",
                 &[

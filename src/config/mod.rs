@@ -9,6 +9,7 @@ mod control;
 mod http;
 mod ipfix;
 mod log;
+mod masquerade;
 mod read;
 mod settings;
 mod values;
@@ -31,6 +32,7 @@ pub use control::Control;
 pub use http::Http;
 pub use ipfix::Ipfix;
 pub use log::{Log, LogFormat};
+pub use masquerade::Masquerade;
 pub use read::ConfigError;
 pub use values::Cores;
 
@@ -69,6 +71,8 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// `[[routes]]`.
     pub routes: Vec<PortRoute>,
+    /// `[masquerade]`.
+    pub masquerade: Masquerade,
     /// `[conntrack]`.
     pub conntrack: Conntrack,
     /// `[policy]`.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{Config, Cores, Denied, Fail, OnStop, PollingMode, PortConfig, SchedulingPolicy};
+use super::{Config, Cores, Denied, Fail, OnStop, PollingMode, PortConfig, SchedulingPolicy, SourceKind};
 use crate::cni::directory_beside;
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{Backend, ConntrackSettings, FlowMemory, Polling, PortKind, Scheduling, Settings};
+use crate::dataplane::{
+    Backend, ConntrackSettings, FlowMemory, Masquerade, Polling, PortKind, Scheduling, Settings,
+};
 use crate::tables::PodName;
 
 impl Config {
@@ -48,6 +50,7 @@ impl Config {
                 memory: self.flow_memory(),
                 timeouts: (&self.conntrack.timeouts).into(),
             },
+            masquerade: self.masquerade.settings(),
         })
     }
 
@@ -74,6 +77,11 @@ impl Config {
         if self.ports.iter().any(|port| !port.pod_bandwidth.is_unlimited()) {
             return Some("ports.pod_bandwidth needs the backend af-xdp: the rules of nftables limit no rate");
         }
+        if !self.masquerade.addresses.is_empty() {
+            return Some(
+                "masquerade.addresses needs the backend af-xdp: with nftables the kernel masquerades",
+            );
+        }
         if self.ipfix.collector.is_some() {
             return Some("ipfix.collector needs the backend af-xdp: the flows are the kernel's");
         }
@@ -91,6 +99,11 @@ impl Config {
             denied_interval: Duration::from_secs(self.log.denied_interval_s.into()),
             pod_prefixes: self.pod_prefixes.iter().map(ipnet::IpNet::trunc).collect(),
             routes: self.port_routes(),
+            masquerade: self.masquerade.settings().map(|external| Masquerade {
+                external,
+                except: self.masquerade.except.iter().map(ipnet::IpNet::trunc).collect(),
+                waits: self.policy.source == SourceKind::Kubernetes,
+            }),
             ipfix: self.ipfix.settings(),
         }
     }

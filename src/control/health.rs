@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Switch;
 use super::protocol::{PortState, SourceReport, SourceStatus};
-use super::state::unix_seconds;
+use super::state::{State, unix_seconds};
 use crate::dataplane::{Backend, StuckWorker};
 
 /// Longest time between two batches of a healthy worker. A worker without frames sleeps for a tenth of it at most.
@@ -42,6 +42,11 @@ impl Switch {
 
     /// Records the state of an agent.
     pub fn set_source(&self, report: SourceReport) {
+        if report.has_routes && !self.state.load().has_node_routes {
+            let _writer = self.lock_writer();
+            // A worker that is late is reported with the next change.
+            let _ = self.publish(State { has_node_routes: true, ..self.draft() });
+        }
         self.source.store(Some(Arc::new((report, Instant::now()))));
     }
 

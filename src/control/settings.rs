@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::dataplane::Gateway;
+use crate::dataplane::{Gateway, Masquerade};
 
 /// Settings of the control side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct SwitchSettings {
     pub pod_prefixes: Vec<IpNet>,
     /// Routes at the start, in the order of the configuration.
     pub routes: Vec<PortRoute>,
+    /// Masquerading of what pods send outside. Pods and nodes of the cluster are exempt besides its exceptions.
+    pub masquerade: Option<Masquerade>,
     /// Export of flows to a collector, if there is one.
     pub ipfix: Option<IpfixSettings>,
 }

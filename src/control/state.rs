@@ -12,8 +12,8 @@ use ipnet::IpNet;
 
 use super::{ApiError, CoverageCheck, PortRoute, SwitchSettings};
 use crate::dataplane::{
-    DesiredState, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route, RouteOrigin,
-    RouteReport,
+    DesiredState, Masquerade, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route,
+    RouteOrigin, RouteReport,
 };
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables, ServiceSet};
@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) tables_since: Generation,
     /// Origin of the tables, and the time of their arrival.
     pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
+    /// Whether an agent has set the routes to the pods of other nodes since the start.
+    pub(super) has_node_routes: bool,
     /// Ports by name.
     pub(super) ports: BTreeMap<String, PortRecord>,
     /// Pods by name.
@@ -113,7 +115,20 @@ impl State {
             pod_prefixes: settings.pod_prefixes.clone(),
             routes: routes.collect(),
             services: self.services.as_ref().map(|loaded| loaded.set.clone()),
+            masquerade: settings
+                .masquerade
+                .as_ref()
+                .map(|configured| self.masquerade(configured, &settings.pod_prefixes)),
         }
+    }
+
+    /// Masquerading, with the pods of this node, and with other nodes and their pods, as exceptions.
+    fn masquerade(&self, configured: &Masquerade, own_prefixes: &[IpNet]) -> Arc<Masquerade> {
+        let nodes = self.routes.iter().filter(|route| route.node);
+        let nodes = nodes.flat_map(|route| [Some(route.prefix), route.next_hop.map(IpNet::from)]);
+        let except = configured.except.iter().chain(own_prefixes).copied().chain(nodes.flatten());
+        let waits = configured.waits && !self.has_node_routes;
+        Arc::new(Masquerade { except: except.collect(), waits, ..configured.clone() })
     }
 
     /// Replaces the tables.

@@ -23,6 +23,7 @@ use super::fib::port::PortView;
 use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
+use super::masquerade::ExternalPorts;
 use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::service::{Bindings, ServiceFib, open_bindings};
 use super::stats::FlowEventQueues;
@@ -121,6 +122,7 @@ impl Core {
         let now_ms = start.elapsed().as_millis() as u32;
         let Opened { mut conntrack, bindings, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
+        let external_ports = ExternalPorts::open(settings, &conntrack)?;
         let bindings = Arc::new(bindings);
         conntrack.add_forward_counts(bindings.clone());
         let desired = Arc::new(DesiredState::default());
@@ -131,6 +133,7 @@ impl Core {
             snapshot: Publication::new(snapshot, workers),
             conntrack,
             bindings,
+            external_ports,
             neighbors: Arc::new(Neighbors::new()),
             solicit_queue: Arc::new(solicit_queue),
             first_fragments: FirstFragmentTable::new(workers),

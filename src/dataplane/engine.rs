@@ -17,7 +17,7 @@ use super::worker::Worker;
 use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::reschedule::Rescheduler;
-use super::{DesiredState, NotTaken, PortError, Settings, StartError, StuckWorker};
+use super::{DesiredState, MasqueradeSettings, NotTaken, PortError, Settings, StartError, StuckWorker};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::tap::UnreadPackets;
@@ -31,6 +31,8 @@ pub struct Dataplane {
     pub(super) core: Core,
     pub(super) binders: Vec<Binder>,
     pub(super) prefer_busy_poll: bool,
+    /// External ends of masqueraded flows, which uplinks take from the kernel.
+    pub(super) masquerade: Option<MasqueradeSettings>,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
     /// Reschedulers, one for each worker.
     reschedulers: Vec<Rescheduler>,
@@ -116,6 +118,7 @@ impl Dataplane {
             core,
             binders,
             prefer_busy_poll,
+            masquerade: settings.masquerade.clone(),
             threads: Vec::new(),
             reschedulers,
             ports,

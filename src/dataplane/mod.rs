@@ -11,6 +11,8 @@ mod conntrack;
 mod fragments;
 mod service;
 
+mod masquerade;
+
 mod fib;
 mod neighbor;
 
@@ -53,6 +55,7 @@ pub use fib::desired_state::{
     DesiredState, GATEWAY_V4, GATEWAY_V6, Gateway, Mac, NodeAttachment, PodAttachment, Route,
 };
 pub use flow_table::FlowTable;
+pub use masquerade::Masquerade;
 pub use open_port::{DryRun, check_link};
 pub use path::{FlowPath, PathSide, PathSpan};
 pub use simulation::{Publisher, SimulatedPort, Simulation};

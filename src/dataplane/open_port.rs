@@ -13,16 +13,19 @@ use std::sync::atomic::Ordering;
 use super::api::DataplaneApi;
 use super::engine::{Dataplane, worker_stuck};
 use super::fib::port::PortView;
+use super::masquerade::EXTERNAL_IDENTIFIERS;
 use super::neighbor::resolver::Resolver;
 use super::port_attachment::{OpenPort, PortAttachment};
 use super::uplink::{self, Uplink};
 use super::worker::handoff;
 use super::worker::mailbox::Command;
-use super::{PortError, PortKind, PortReport, PortSpec};
+use super::{MasqueradeSettings, PortError, PortKind, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::limits::MTU_MAX;
 use crate::netlink::Interface;
-use crate::xdp::{Binder, Mode, NodeMarker, PortQueue, Program, XdpError, check_mtu, one_frame};
+use crate::xdp::{
+    Binder, Mode, NodeMarker, PortQueue, Program, UplinkConstants, XdpError, check_mtu, one_frame,
+};
 
 impl Dataplane {
     /// Opens the port `id` on an interface, and gives its view to `announce` before the workers get its
@@ -135,7 +138,12 @@ impl Dataplane {
         }
         let prefixes = self.core.desired().uplink_prefixes();
         uplink::check_prefixes(&spec.interface, &prefixes)?;
-        Ok(Program::load_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
+        let mut constants = UplinkConstants::of_tag(spec.vlan.unwrap_or(0));
+        if let Some(MasqueradeSettings { addresses, ports }) = &self.masquerade {
+            (constants.external, constants.ports) = (addresses.clone(), ports.clone());
+            constants.identifiers = EXTERNAL_IDENTIFIERS;
+        }
+        Ok(Program::load_uplink(interface, queues, &constants, &prefixes)?)
     }
 }
 

@@ -11,6 +11,8 @@ use super::mac::Mac;
 pub const HEADER_BYTES: usize = 8;
 /// Offset of the checksum.
 pub const CHECKSUM_OFFSET: usize = 2;
+/// Offset of the identifier in a query.
+pub(crate) const IDENTIFIER_OFFSET: usize = 4;
 
 /// A query or its reply, which share an identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +172,7 @@ impl<'a> Icmp<'a> {
     /// Identifier of a query.
     #[inline]
     pub fn identifier(self) -> u16 {
-        be16(self.0, 4)
+        be16(self.0, IDENTIFIER_OFFSET)
     }
 }
 

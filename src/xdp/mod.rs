@@ -46,6 +46,7 @@ pub use frame::{DoesNotFit, Frame};
 pub use loss_counters::{LossCounters, LostFrames};
 pub use memory_port::MemoryPeer;
 pub use multi_buffer::mtu_of_this_kernel;
+pub use program::constants::UplinkConstants;
 pub use program::drop_counter::{DropCounter, Dropped};
 pub use program::link::{Pins, is_on_bpf_file_system, sweep};
 pub use program::node_marker::NodeMarker;

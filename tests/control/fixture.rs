@@ -162,6 +162,7 @@ impl DataplaneApi for FakeDataplane {
             reply_packets: 3,
             reply_bytes: 300,
             service: None,
+            masquerade: None,
             egress: None,
             ingress: None,
         };

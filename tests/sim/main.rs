@@ -33,6 +33,7 @@ mod handoff;
 mod hostile_frames;
 mod icmp;
 mod jumbo;
+mod masquerade;
 mod packet_path;
 mod pktgen;
 mod random_packets;

@@ -1,6 +1,7 @@
 //! Command `palisade doctor`: conditions of the node, of the interfaces and of the last switch, and remedies.
 
 mod check;
+mod external_ports;
 mod host;
 mod interfaces;
 mod leftovers;
@@ -43,6 +44,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<ExitCode, CliError> 
     let running = running_ports(&config);
     let mut checks = host::checks(&config);
     checks.extend(interfaces::checks(&config, running.as_deref()));
+    checks.extend(external_ports::check(&config));
     checks.extend(leftovers::checks(&config));
     match arguments.output {
         Output::Json => output::json(&checks)?,

@@ -131,13 +131,17 @@ fn flow_list(report: &FlowsReport) -> String {
     out
 }
 
-/// Source and destination: the pod where it is known, with address and port; behind the destination the virtual address of
-/// the Service that the source has sent to.
+/// Source and destination: the pod where it is known, with address and port; behind the source its external end, behind the
+/// destination the virtual address of the Service that the source has sent to.
 fn ends(record: &FlowRecord) -> [String; 2] {
     let key = &record.flow.key;
     let destination = end(record.destination_pod.as_ref(), Some((key.dst, key.dst_port)));
+    let source = end(record.source_pod.as_ref(), Some((key.src, key.src_port)));
     [
-        end(record.source_pod.as_ref(), Some((key.src, key.src_port))),
+        match record.flow.masquerade {
+            Some(external) => format!("{source} as {external}"),
+            None => source,
+        },
         match record.flow.service {
             Some(service) => format!("{destination} for {service}"),
             None => destination,

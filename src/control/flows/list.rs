@@ -189,6 +189,7 @@ mod tests {
             reply_packets: 1,
             reply_bytes: 7,
             service: None,
+            masquerade: None,
             egress: None,
             ingress: None,
         }

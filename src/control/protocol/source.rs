@@ -25,6 +25,9 @@ pub struct SourceReport {
     /// Prefixes of this node's pods (`spec.podCIDRs` of its Node).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_prefixes: Vec<IpNet>,
+    /// Whether the switch has the routes to the pods of other nodes.
+    #[serde(default)]
+    pub has_routes: bool,
     /// Objects that are not enforced as written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unenforced: Vec<Unenforced>,

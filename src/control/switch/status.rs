@@ -86,6 +86,11 @@ impl Switch {
                 "{count} ports of Services stay with the kernel: an uplink takes {UPLINK_SERVICE_PORTS_MAX} of them"
             )),
         };
+        let waits = self.settings.masquerade.as_ref().is_some_and(|masquerade| masquerade.waits);
+        let masquerade = (waits && !state.has_node_routes).then(|| {
+            "pods open no flows to the outside: masquerading waits for the agent's routes to other nodes"
+                .to_owned()
+        });
         let (audited, audit) = self.audit.policies(state);
         let is_unseen = self.dataplane.backend() != Backend::AfXdp && !audited.is_empty();
         let audit = audit
@@ -99,6 +104,7 @@ impl Switch {
         });
         ports
             .chain(self.dataplane.problems())
+            .chain(masquerade)
             .chain(self.node_routes_problem.load().as_deref().cloned())
             .chain(draining)
             .chain(stuck)

@@ -442,7 +442,8 @@ fn ends_that_a_generation_has_not_seen_do_not_become_current_when_an_earlier_one
 
 #[test]
 fn a_worker_that_finds_a_translated_flow_from_either_end_reads_its_whole_virtual_end() {
-    const END: FrontEnd = FrontEnd { address: 0xfd00 << 112 | 9, port: 80, client_port: 9 };
+    const END: FrontEnd =
+        FrontEnd { address: 0xfd00 << 112 | 9, port: 80, client_port: 9, external_port: 61_000 };
     for from_low in [true, false] {
         explore(move || {
             let (table, mut one, _other) = fixture();

@@ -8,6 +8,7 @@ use crossbeam::channel::bounded;
 use super::Core;
 use crate::dataplane::conntrack::{Conntrack, Entry, FlowState, FrontEnd, Key, QuotaClass, Side, Slot};
 use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::masquerade::MasqueradeView;
 use crate::dataplane::stats::FlowEventQueue;
 use crate::dataplane::worker::mailbox::{Command, SlotAndKey};
 use crate::dataplane::{EndedFlow, EndedFlows, FlowCount, FlowCounters, FlowInfo, FlowsLeft, path};
@@ -38,9 +39,10 @@ impl Core {
     /// not disturbed: flows that come and go meanwhile may be missed.
     pub(in crate::dataplane) fn flows(&self, now_ms: u32, see: &mut dyn FnMut(FlowInfo) -> bool) {
         let conntrack = &self.shared.conntrack;
+        let view = self.shared.snapshot.current().masquerade().cloned();
         conntrack.for_each(|slot, key, entry| {
-            let service = virtual_end(conntrack, slot, key, entry);
-            see(FlowInfo { service, ..info(conntrack, slot, key, entry, now_ms) })
+            let [service, masquerade] = front_ends(conntrack, slot, key, entry, view.as_deref());
+            see(FlowInfo { service, masquerade, ..info(conntrack, slot, key, entry, now_ms) })
         });
     }
 
@@ -178,17 +180,30 @@ fn info(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry, now_ms: u32
         egress: None,
         ingress: None,
         service: None,
+        masquerade: None,
     }
 }
 
-/// Virtual address that the initiator of a flow has sent to, if it has.
-fn virtual_end(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry) -> Option<SocketAddr> {
-    let FrontEnd { address, port, .. } = conntrack.virtual_end(slot);
+/// Virtual address that the initiator of a flow has sent to, and external end that the responder sees, where there are such.
+fn front_ends(
+    conntrack: &Conntrack,
+    slot: Slot,
+    key: &Key,
+    entry: &Entry,
+    masquerade: Option<&MasqueradeView>,
+) -> [Option<SocketAddr>; 2] {
+    let FrontEnd { address, port, external_port, .. } = conntrack.virtual_end(slot);
     // Another flow may have taken the slot while the address was read.
-    let is_its = entry.flow_word(true).is_translated() && entry.key() == Some(*key);
-    // A flow to no virtual address may be translated for its source port.
+    if !entry.flow_word(true).is_translated() || entry.key() != Some(*key) {
+        return [None, None];
+    }
+    // A flow to no virtual address may be translated for its source.
     let is_virtual = [(key.low(), key.low_port()), (key.high(), key.high_port())]
         .iter()
         .all(|end| *end != (address, port));
-    (is_its && is_virtual).then(|| SocketAddr::new(unpack(address), port))
+    let external = masquerade.filter(|_| external_port != 0).and_then(|view| view.address(key.is_v4()));
+    [
+        is_virtual.then(|| SocketAddr::new(unpack(address), port)),
+        external.map(|address| SocketAddr::new(unpack(address), external_port)),
+    ]
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::dataplane::Bandwidth;
+use crate::dataplane::{Bandwidth, Masquerade};
 use crate::ids::{AttachmentId, PortId};
 pub use crate::net::mac::Mac;
 use crate::tables::{PodName, RuleTables, ServiceSet};
@@ -37,6 +37,8 @@ pub struct DesiredState {
     pub routes: Vec<Route>,
     /// Services whose packets are translated.
     pub services: Option<Arc<ServiceSet>>,
+    /// Masquerading of what pods send outside, if there is any.
+    pub masquerade: Option<Arc<Masquerade>>,
 }
 
 impl DesiredState {
@@ -47,12 +49,13 @@ impl DesiredState {
         self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
     }
 
-    /// Whether the two states have the same layout: only their rule tables and Services may
+    /// Whether the two states have the same layout: only their rule tables, Services and masquerading may
     /// differ.
     pub(crate) fn has_layout_of(&self, other: &DesiredState) -> bool {
         let DesiredState {
             tables: _,
             services: _,
+            masquerade: _,
             fail_open,
             rejects,
             gateway,

@@ -1,7 +1,7 @@
 //! Layout of a desired state for lookup by address and by number of port and hop.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -16,6 +16,9 @@ use crate::net::address::pack;
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{PodName, RouteTable, RuleTables};
+
+/// Source of the ICMP errors of a router without an address that may leave its link (RFC 7600, section 4.8).
+pub(super) const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Hops of all prefixes, each with its origin. Their order numbers the hops.
 pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<IpNet, (Hop, RouteOrigin)> {
@@ -159,4 +162,15 @@ pub(super) fn policy_mode(tables: Option<&RuleTables>, pod: &PodName, fail_open:
         None if fail_open => PolicyMode::Open,
         None => PolicyMode::Closed,
     }
+}
+
+/// Address of a family that ICMP errors come from: one of the switch that may leave its link, else one of the node, as from
+/// the node's kernel. Networks that check sources drop others.
+pub(super) fn icmp_source(desired: &DesiredState, v4: bool) -> Option<IpAddr> {
+    let node = desired.node.iter().flat_map(|node| &node.addresses);
+    let mut own = desired.gateway.addresses.iter().chain(node).copied();
+    own.find(|own| match own {
+        IpAddr::V4(own) => v4 && !own.is_link_local(),
+        IpAddr::V6(own) => !v4 && !own.is_unicast_link_local(),
+    })
 }

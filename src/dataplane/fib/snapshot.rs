@@ -2,7 +2,6 @@
 //! generation.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -15,6 +14,7 @@ use super::port::{PolicyMode, PortView};
 use super::publish::Numbered;
 use super::restored_pods::RestoredPods;
 use super::rules::{Change, Rules};
+use crate::dataplane::masquerade::MasqueradeView;
 use crate::dataplane::service::ServiceFib;
 use crate::dataplane::{DropReason, PortKind, RouteOrigin};
 use crate::ids::{AclId, Generation, PortId};
@@ -22,9 +22,6 @@ use crate::net::address::{self, Address, is_v4, pack};
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{RouteTable, RuleOrigin};
-
-/// Source of the ICMP errors of a router without an address that may leave its link (RFC 7600, section 4.8).
-const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// A snapshot.
 #[derive(Clone)]
@@ -45,6 +42,7 @@ pub(crate) struct Snapshot {
     pub icmp_source_v6: Address,
     rules: Option<Arc<Rules>>,
     services: Option<Arc<ServiceFib>>,
+    masquerade: Option<Arc<MasqueradeView>>,
     routes: RouteTable,
     hops: Vec<Hop>,
     /// Adjacencies by number of the hop.
@@ -104,7 +102,8 @@ impl Snapshot {
         }
         let local = || layout::local_addresses(desired, &self.ports);
         let services = ServiceFib::next(self.services.as_ref(), desired.services.as_ref(), local, generation);
-        let mut next = Snapshot { generation, rules, services, ..self.clone() };
+        let masquerade = MasqueradeView::next(self.masquerade.as_ref(), desired.masquerade.as_ref());
+        let mut next = Snapshot { generation, rules, services, masquerade, ..self.clone() };
         next.apply(desired, &change);
         if !matches!(change, Change::Nothing) {
             next.classify_pods();
@@ -144,7 +143,7 @@ impl Snapshot {
         let (routes, hops) = layout::routes(desired);
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        let icmp_source = |v4: bool| icmp_source(desired, v4).map(pack);
+        let icmp_source = |v4: bool| layout::icmp_source(desired, v4).map(pack);
         let ports_before = before.map(|before| &*before.ports);
         let mut ports = layout::ports(desired, open, ports_before);
         layout::set_attached_since(&mut ports, ports_before, generation, &restored_pods);
@@ -154,7 +153,7 @@ impl Snapshot {
             mac: desired.gateway.mac,
             rejects: desired.rejects,
             gateway_v4: gateway(true),
-            icmp_source_v4: icmp_source(true).unwrap_or_else(|| pack(DUMMY_ADDRESS.into())),
+            icmp_source_v4: icmp_source(true).unwrap_or_else(|| pack(layout::DUMMY_ADDRESS.into())),
             icmp_source_v6: icmp_source(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
             services: ServiceFib::next(
@@ -162,6 +161,10 @@ impl Snapshot {
                 desired.services.as_ref(),
                 || layout::local_addresses(desired, &ports),
                 generation,
+            ),
+            masquerade: MasqueradeView::next(
+                before.and_then(|before| before.masquerade.as_ref()),
+                desired.masquerade.as_ref(),
             ),
             routes,
             adjacencies: hops.iter().map(|hop| layout::adjacency(hop, &ports)).collect(),
@@ -212,6 +215,12 @@ impl Snapshot {
     #[inline]
     pub(crate) fn services(&self) -> Option<&ServiceFib> {
         self.services.as_deref()
+    }
+
+    /// Masquerading of what pods send outside.
+    #[inline]
+    pub(crate) fn masquerade(&self) -> Option<&Arc<MasqueradeView>> {
+        self.masquerade.as_ref()
     }
 
     /// A port, if it is open.
@@ -433,17 +442,6 @@ impl Snapshot {
         };
         [egress, ingress]
     }
-}
-
-/// Address of a family that ICMP errors come from: one of the switch that may leave its link, else one of the node, as from
-/// the node's kernel. Networks that check sources drop others.
-fn icmp_source(desired: &DesiredState, v4: bool) -> Option<IpAddr> {
-    let node = desired.node.iter().flat_map(|node| &node.addresses);
-    let mut own = desired.gateway.addresses.iter().chain(node).copied();
-    own.find(|own| match own {
-        IpAddr::V4(own) => v4 && !own.is_link_local(),
-        IpAddr::V6(own) => !v4 && !own.is_unicast_link_local(),
-    })
 }
 
 #[cfg(test)]

@@ -13,15 +13,16 @@ use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
 use super::translate::{
     FlowMatch, Translator, cache_hop, has_flow_from_other_port, match_known_flow, remember,
-    replace_source_port, translate_plain,
+    replace_source_port, translate_plain, unmark,
 };
-use crate::dataplane::FlowEnd;
 use crate::dataplane::conntrack::{
     Entry, FlowWord, Hit, Key, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::Kind;
+use crate::dataplane::service::TranslationKind;
+use crate::dataplane::{DropReason, FlowEnd};
 
 /// Looks the flow of each packet up and finds its adjacency. Packets of known flows change the state of these; those of new flows go
 /// to `policy_batch`.
@@ -125,6 +126,15 @@ fn advance_fast(
     is_fast
 }
 
+/// Whether packet `i` is to get an address of the node and leaves by another port than an uplink.
+fn is_stranded(batch: &Batch, i: usize) -> bool {
+    batch.external_ports[i] != 0
+        && batch.is_pending(i)
+        && batch.packets[i].kind == Kind::Flow
+        && matches!(batch.translations[i].kind, TranslationKind::Masquerade | TranslationKind::Forward)
+        && !batch.adjacencies[i].is_uplink
+}
+
 impl Advance<'_> {
     /// Forwards a packet of a known flow, or leaves it to [`Advance::advance_replies`].
     #[inline(never)]
@@ -132,7 +142,7 @@ impl Advance<'_> {
         let (flow, packet) = (hit.flow, &self.batch.packets[i]);
         let flow_word = hit.entry.flow_word(flow.from_low);
         if flow_word.is_translated() && packet.kind == Kind::Flow {
-            if !packet.translated && flow_word.side(flow.from_low) == Side::Responder {
+            if !packet.translated {
                 self.context.conntrack.prefetch_virtual_end(hit.slot());
                 return self.translator.replies.push(i as u16);
             }
@@ -228,6 +238,11 @@ impl Advance<'_> {
             }
             None => self.revalidate_if_stale(i, flow, slot, flow_word),
         };
+        if is_known && is_stranded(self.batch, i) {
+            // Its route does not lead outside any more.
+            self.context.conntrack.remove(slot, Some(FlowEnd::Finished), self.worker_state);
+            return self.batch.drop(i, DropReason::Masquerade);
+        }
         if is_known && self.batch.is_pending(i) {
             // The packet may open the next connection on the same ports.
             let may_reopen = entry.state().class() == QuotaClass::Ended;
@@ -275,11 +290,7 @@ impl Advance<'_> {
                 Revalidation::Current => {}
                 Revalidation::Dropped => return true,
                 Revalidation::Removed => {
-                    // A reply to a flow that is gone does not come from its virtual address.
-                    if !self.batch.packets[i].translated {
-                        self.batch.translated.pop_if(|translated| usize::from(*translated) == i);
-                    }
-                    self.policy_batch.add(i, None);
+                    self.reopen_removed(i, flow_word.side(flow.from_low));
                     return false;
                 }
             }
@@ -290,9 +301,27 @@ impl Advance<'_> {
         true
     }
 
+    /// Adds a packet of a flow that is gone to the policy batch. It came from this side of the flow.
+    #[cold]
+    fn reopen_removed(&mut self, i: usize, sender: Side) {
+        if sender == Side::Responder && self.batch.external_ports[i] != 0 {
+            return self.batch.drop(i, DropReason::MasqueradeUnknown);
+        }
+        unmark(self.batch, i);
+        // A reply to a flow that is gone does not come from its virtual address.
+        if !self.batch.packets[i].translated {
+            self.batch.translated.pop_if(|translated| usize::from(*translated) == i);
+        }
+        self.policy_batch.add(i, None);
+    }
+
     /// Routes a packet of a new flow, and adds it to the policy batch.
     #[inline(always)]
     fn route_new(&mut self, i: usize) {
+        if self.batch.external_ports[i] != 0 {
+            // The flow of a packet to an external port has ended in this batch.
+            return self.batch.drop(i, DropReason::MasqueradeUnknown);
+        }
         if let Some(reason) = check_packet_endpoints(&self.batch.packets[i]) {
             return self.batch.drop(i, reason);
         }

@@ -72,6 +72,8 @@ pub(crate) struct Batch {
     pub translated: Vec<u16>,
     /// Of packets that are translated: the port of the client, where the flow has another one in its place, else zero.
     pub client_ports: [u16; BATCH_FRAMES_MAX],
+    /// External ports of packets of masqueraded flows, else zero. The destination of a packet to such a port is the pod.
+    pub external_ports: [u16; BATCH_FRAMES_MAX],
     /// Whether a packet was dropped because a Service does not serve it.
     pub has_unserved: bool,
     /// SYNs that wait for the end of the connection that has their ports. Without a place if one worker receives all.
@@ -108,6 +110,7 @@ impl Batch {
             translations: Box::new([Translation::default(); BATCH_FRAMES_MAX]),
             translated: Vec::with_capacity(2 * BATCH_FRAMES_MAX),
             client_ports: [0; BATCH_FRAMES_MAX],
+            external_ports: [0; BATCH_FRAMES_MAX],
             has_unserved: false,
             early_syns,
             notes: Box::new(StageNotes::new()),
@@ -125,6 +128,7 @@ impl Batch {
         self.dispositions[received.clone()].fill(Disposition::Pending);
         self.answers[received.clone()].fill(false);
         self.waited[received.clone()].fill(false);
+        self.external_ports[received.clone()].fill(0);
         for (bytes, frame) in self.bytes[received.clone()].iter_mut().zip(&self.frames[received]) {
             *bytes = frame.len() as u16;
         }
@@ -173,12 +177,13 @@ impl Batch {
         self.translated.push(i as u16);
     }
 
-    /// Front end to which packet `i` was sent, if its destination or its source port is another one.
+    /// Front end to which packet `i` was sent, if its destination or its source is another one.
     #[inline]
     pub(crate) fn virtual_end(&self, i: usize) -> Option<FrontEnd> {
         let Translation { address, port, .. } = self.translations[i];
-        let front_end = FrontEnd { address, port, client_port: self.client_ports[i] };
-        self.packets[i].translated.then_some(front_end)
+        let (client_port, external_port) = (self.client_ports[i], self.external_ports[i]);
+        let is_translated = self.packets[i].translated || external_port != 0;
+        is_translated.then_some(FrontEnd { address, port, client_port, external_port })
     }
 
     /// Source port of packet `i`, which is translated, as its sender has it.

@@ -7,7 +7,9 @@ use super::context::Context;
 use super::flow::admit::{InitialState, admit, new_flow};
 use super::flow::established::apply_to_flow;
 use super::policy_batch::{NewPacket, PolicyBatch};
-use super::translate::{FlowMatch, Translator, match_known_flow, remember_opened};
+use super::translate::{
+    FlowMatch, Translator, choose_external_port, match_known_flow, remember_opened, unmark,
+};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Slot, WorkerState};
 
@@ -65,12 +67,26 @@ fn insert_flow(
     (flow, packet, state): (&PacketFlow, NewPacket, InitialState),
 ) -> Option<Slot> {
     let NewPacket { index: i, hop, init } = packet;
+    let choice = match choose_external_port(batch, i, context, flow.hash) {
+        Ok(choice) => choice,
+        Err(reason) => {
+            batch.drop(i, reason);
+            return None;
+        }
+    };
     let Some(new) = new_flow(context, flow, init, hop, batch.virtual_end(i), state) else {
         batch.drop(i, DropReason::NoRoute);
         return None;
     };
     match context.conntrack.insert(&flow.key, flow.hash, &new, context.now_ms, worker_state) {
         InsertOutcome::Inserted(slot) => {
+            if let (Some(choice), Some(ports)) = (choice, context.external_ports)
+                && !ports.insert(choice, slot, context.conntrack)
+            {
+                context.conntrack.remove(slot, None, worker_state);
+                batch.drop(i, DropReason::Masquerade);
+                return None;
+            }
             policy_batch.note_inserted(flow.hash);
             let bytes = batch.packets[i].ip_bytes();
             context.conntrack.entry(slot).count(flow.from_low, bytes, context.now_ms);
@@ -79,7 +95,10 @@ fn insert_flow(
             }
             None
         }
-        InsertOutcome::Exists(slot) => Some(slot),
+        InsertOutcome::Exists(slot) => {
+            unmark(batch, i);
+            Some(slot)
+        }
         InsertOutcome::Full => {
             batch.drop(i, DropReason::TableFull);
             None

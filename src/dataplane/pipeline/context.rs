@@ -3,6 +3,7 @@
 use crate::dataplane::conntrack::Conntrack;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
+use crate::dataplane::masquerade::ExternalPorts;
 use crate::dataplane::neighbor::table::Neighbors;
 use crate::dataplane::service::Bindings;
 use crate::dataplane::stats::{FlowEventQueue, WorkerStats};
@@ -12,6 +13,8 @@ use crate::xdp::Umem;
 pub(crate) struct Context<'a> {
     /// Number of the worker.
     pub worker: usize,
+    /// Number of workers.
+    pub workers: usize,
     /// Milliseconds since the start of the switch, read at the beginning of the batch.
     pub now_ms: u32,
     /// The same time in nanoseconds.
@@ -24,6 +27,8 @@ pub(crate) struct Context<'a> {
     pub conntrack: &'a Conntrack,
     /// Bindings of translated flows of all workers.
     pub bindings: &'a Bindings,
+    /// External ports of masqueraded flows, if flows are masqueraded.
+    pub external_ports: Option<&'a ExternalPorts>,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: &'a Neighbors,
     /// Counters of the worker.

@@ -53,7 +53,7 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
     // The error goes to the source of the quoted packet, and comes from the port that the quoted packet went
     // to. So a pod that guesses the ports of other pods' flows cannot report errors about these.
     let is_quote = parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted);
-    translate_quoted(packet, &mut quoted);
+    translate_quoted(batch, i, &mut quoted);
     let fits = is_quote
         && quoted.src == packet.dst
         && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);

@@ -13,11 +13,18 @@ pub(crate) enum TranslationKind {
     Forward,
     /// The source becomes virtual.
     Reply,
+    /// The source becomes an address of the node, with the external port of the flow.
+    Masquerade,
+    /// The destination was that end. It is a pod.
+    MasqueradeReply,
     /// An ICMP error to the client of a translated flow: the quoted destination becomes virtual, and with `is_bound` the
     /// source of the error too.
     ErrorToClient,
     /// An ICMP error to a backend: its destination, and the quoted source, were virtual.
     ErrorToBackend,
+    /// An ICMP error of a pod about a reply of a masqueraded flow: its source, and the quoted destination, become the external
+    /// end.
+    ErrorToOutside,
     /// A packet of a pod to itself: the source becomes another one.
     Hairpin,
     /// An ICMP error of a pod about such a packet, to itself: the source becomes another one, and the quoted packet that which

@@ -98,6 +98,11 @@ drop_reasons! {
     ServiceRemote => "service-remote",
     /// The client's port has another flow to the same backend, by its own address or by another Service.
     ServiceCollision => "service-collision",
+    /// A pod's packet to the outside that cannot be masqueraded: no external port is free for the destination, its protocol
+    /// has no ports, or the routes to other nodes are awaited.
+    Masquerade => "masquerade",
+    /// A packet to an external port of masqueraded flows that no flow with its source has.
+    MasqueradeUnknown => "masquerade-unknown",
     /// Beyond the rate of packets from the source pod.
     BandwidthEgress => "bandwidth-egress",
     /// Beyond the rate of packets to the destination pod.

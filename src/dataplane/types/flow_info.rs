@@ -40,6 +40,9 @@ pub struct FlowInfo {
     /// Virtual address of the Service that the source has sent to; the destination is the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<SocketAddr>,
+    /// External end of a masqueraded flow: the source that the destination sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub masquerade: Option<SocketAddr>,
     /// Origin of the egress decision of the tables in force, if the source is a pod of this node.
     pub egress: Option<RuleOrigin>,
     /// Origin of the ingress decision of the tables in force, if the destination is a pod of this node.

@@ -1,6 +1,8 @@
 //! Settings of a dataplane.
 
 use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,6 +54,17 @@ pub struct Settings {
     pub pin_directory: PathBuf,
     /// Connection tracking.
     pub conntrack: ConntrackSettings,
+    /// Address of the node and external ports of flows that are masqueraded, if flows may be.
+    pub masquerade: Option<MasqueradeSettings>,
+}
+
+/// External ends of masqueraded flows. Uplinks take packets to them from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasqueradeSettings {
+    /// Addresses of the node that flows get: the first one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// External ports of TCP, UDP and SCTP flows.
+    pub ports: RangeInclusive<u16>,
 }
 
 /// Behaviour of an idle worker.
@@ -212,6 +225,7 @@ impl Default for Settings {
             needs_xdp: true,
             pin_directory: "/sys/fs/bpf/palisade".into(),
             conntrack: ConntrackSettings::default(),
+            masquerade: None,
         }
     }
 }

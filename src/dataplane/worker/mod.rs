@@ -283,12 +283,14 @@ impl Worker {
         self.ports.refresh_remote_credit(&mut self.transmit_credit);
         let context = Context {
             worker: self.id.index(),
+            workers: self.shared.mailboxes.len(),
             now_ms,
             now_ns,
             umem: &self.umem,
             snapshot: &self.snapshot,
             conntrack: &self.shared.conntrack,
             bindings: &self.shared.bindings,
+            external_ports: self.shared.external_ports.as_ref(),
             neighbors: &self.shared.neighbors,
             stats: &self.shared.mailboxes[self.id.index()].stats,
             events: self.shared.flow_events.of(self.id).map(|events| &**events),

@@ -10,6 +10,7 @@ use crate::dataplane::conntrack::Conntrack;
 use crate::dataplane::fib::publish::Publication;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
+use crate::dataplane::masquerade::ExternalPorts;
 use crate::dataplane::neighbor::table::{Neighbors, SolicitQueue};
 use crate::dataplane::service::Bindings;
 use crate::dataplane::stats::FlowEventQueues;
@@ -22,6 +23,8 @@ pub(crate) struct Shared {
     pub conntrack: Conntrack,
     /// Bindings of translated flows.
     pub bindings: Arc<Bindings>,
+    /// External ports of masqueraded flows, if flows are masqueraded.
+    pub external_ports: Option<ExternalPorts>,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: Arc<Neighbors>,
     /// Neighbours on uplinks that workers want resolved.

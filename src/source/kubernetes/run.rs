@@ -319,7 +319,7 @@ impl<'a> Agent<'a> {
     fn report(&mut self) {
         let refused = self.last_error.clone();
         let report = self.cluster.report(self.server.as_deref().unwrap_or_default());
-        let report = SourceReport { refused, ..report };
+        let report = SourceReport { refused, has_routes: self.has_routes && self.is_loaded, ..report };
         let is_due = self.last_report.as_ref().is_none_or(|(last, at)| {
             let has_changed =
                 *last != SourceReport { objects: last.objects, policies: last.policies, ..report.clone() };

@@ -2,15 +2,14 @@
 //
 // The XDP program of a NIC that the switch shares with the kernel: IPv4 and IPv6 frames for this node's pods go to the
 // AF_XDP socket of the queue that they came in by, and are dropped where there is none, because the switch is down.
-// So do packets for ports of Services, at external addresses and at those of the node, and ICMP errors about replies of
-// these. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
+// So do packets for ports of Services, at external addresses and at those of the node, packets for external ports of
+// masqueraded flows, and ICMP errors about replies of these. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
 //
 // A frame without a tag counts, and one with the port's own 802.1Q tag. Other tags are other networks, where the same
 // addresses may be somebody else's. Identifier 0 is a priority and no network: the kernel takes off any number of such
 // tags, 802.1ad's too (__netif_receive_skb_core()), so the program reads behind them. The switch drops a frame with more
 // than one tag, and with an 802.1ad one. The destination stands in the fixed header, so neither fragments nor extension
-// headers hide it. Ports stand in the first fragment alone: later ones for Services pass to the kernel, which never gets
-// the first one.
+// headers hide it. Ports stand in the first fragment alone: later ones follow it, if it came before them.
 //
 // The section's `.frags` tells the kernel that the program copes with frames of several buffers: it reads what it needs
 // from wherever it lies.
@@ -22,6 +21,8 @@
 #define inline inline __attribute__((always_inline))
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) =
+	(void *)BPF_FUNC_map_update_elem;
 static long (*bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUNC_redirect_map;
 static long (*bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, __u32 bytes) =
 	(void *)BPF_FUNC_xdp_load_bytes;
@@ -60,6 +61,8 @@ static long (*bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, 
 // Most extension headers of a packet, as in the switch (`EXTENSIONS_MAX`).
 #define EXTENSIONS_MAX 8
 #define ICMP_HEADER_BYTES 8
+#define ICMP_IDENTIFIER_OFFSET 4
+#define FRAGMENTS_MAX 4096
 #define IPV6_HEADER_BYTES 40
 
 // By receive queue, its socket. The loader sets the number of entries to the port's number of queues.
@@ -128,8 +131,34 @@ struct {
 	__uint(max_entries, 1);
 } service_ports SEC(".maps");
 
-// The port's 802.1Q identifier, 0 without one, in a section of its own: the loader writes it before the program is loaded.
-const volatile __u16 port_vlan SEC(".rodata.port") = 0;
+// Datagram whose first fragment was for a Service or a masqueraded flow: IPv4 addresses as ::ffff:a.b.c.d.
+struct datagram {
+	__u8 source[16];
+	__u8 destination[16];
+	__u32 identification; // As in the packet.
+};
+
+// The last of them; the value says nothing.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(key_size, sizeof(struct datagram));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, FRAGMENTS_MAX);
+} datagrams SEC(".maps");
+
+// Constants of the port, in a section of its own: the loader writes them before the program is loaded.
+struct constants {
+	// Addresses of the node that masqueraded flows have, IPv4 as ::ffff:a.b.c.d; zeros for a family without.
+	__u8 external_v4[16];
+	__u8 external_v6[16];
+	// External ports, and identifiers of ICMP queries; bounds are in the ranges.
+	__u16 first_port, last_port;
+	__u16 first_identifier, last_identifier;
+	// 802.1Q identifier, 0 without one.
+	__u16 vlan;
+};
+
+const volatile struct constants port_constants SEC(".rodata.port") = {};
 
 // Copies bytes of the frame; not 0 where it has fewer.
 static inline long load(struct xdp_md *frame, __u32 offset, void *to, __u32 bytes)
@@ -146,7 +175,9 @@ static inline long load(struct xdp_md *frame, __u32 offset, void *to, __u32 byte
 // Upper-layer header of an IP packet.
 struct upper {
 	__u32 offset;
+	__u32 identification; // Of a fragment.
 	__u8 protocol;
+	__u8 is_fragment;
 };
 
 #define FOUND 0
@@ -158,7 +189,12 @@ static inline int find_upper_v4(struct xdp_md *frame, __u32 l3, struct upper *up
 {
 	__u8 header[12];
 
-	if (bpf_xdp_load_bytes(frame, l3, header, sizeof(header)) || header[6] & 0x1f || header[7])
+	if (bpf_xdp_load_bytes(frame, l3, header, sizeof(header)))
+		return ABSENT;
+	upper->identification = (__u32)header[4] << 8 | header[5];
+	// More fragments, and the offset.
+	upper->is_fragment = (header[6] & 0x3f) || header[7];
+	if (header[6] & 0x1f || header[7])
 		return ABSENT;
 	upper->offset = l3 + (header[0] & 0xf) * 4;
 	upper->protocol = header[9];
@@ -171,6 +207,7 @@ static inline int find_upper_v6(struct xdp_md *frame, __u32 l3, struct upper *up
 	if (bpf_xdp_load_bytes(frame, l3 + 6, &upper->protocol, sizeof(upper->protocol)))
 		return UNREADABLE;
 	upper->offset = l3 + IPV6_HEADER_BYTES;
+	upper->is_fragment = 0;
 	for (int i = 0; i <= EXTENSIONS_MAX; i++) {
 		__u8 header[4];
 		__u32 bytes;
@@ -191,6 +228,9 @@ static inline int find_upper_v6(struct xdp_md *frame, __u32 l3, struct upper *up
 		if (upper->protocol == EXTENSION_AUTHENTICATION)
 			bytes = header[1] * 4 + 8;
 		if (upper->protocol == EXTENSION_FRAGMENT) {
+			upper->is_fragment = 1;
+			if (bpf_xdp_load_bytes(frame, upper->offset + 4, &upper->identification, 4))
+				return UNREADABLE;
 			if (header[2] || header[3] & 0xf8)
 				return ABSENT;
 			bytes = 8;
@@ -232,48 +272,108 @@ static inline int is_same(const __u8 one[16], const __u8 other[16])
 	return a[0] == b[0] && a[1] == b[1];
 }
 
-// Whether the packet at `l3` is for a port of a Service, or an ICMP error about a packet from one.
-static inline int is_for_service(struct xdp_md *frame, int is_v4, __u32 l3)
+static inline int is_external_port(__u16 port)
+{
+	return NETWORK(port) >= port_constants.first_port && NETWORK(port) <= port_constants.last_port;
+}
+
+// Whether the identifier of the ICMP query or reply at an offset is that of a masqueraded flow.
+static inline int is_external_query(struct xdp_md *frame, __u32 offset)
+{
+	__u16 identifier;
+
+	return !bpf_xdp_load_bytes(frame, offset + ICMP_IDENTIFIER_OFFSET, &identifier, sizeof(identifier)) &&
+	       NETWORK(identifier) >= port_constants.first_identifier &&
+	       NETWORK(identifier) <= port_constants.last_identifier;
+}
+
+static inline int is_icmp(int is_v4, __u8 protocol)
+{
+	return protocol == (is_v4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6);
+}
+
+// Whether an ICMP message is a reply: echo, and for IPv4 timestamp, information and address mask; for IPv6 node
+// information.
+static inline int is_reply(int is_v4, __u8 type)
+{
+	return is_v4 ? type == 0 || type == 14 || type == 16 || type == 18 : type == 129 || type == 140;
+}
+
+// Whether the packet at `l3`, whose upper-layer header was found, is for a port of a Service or of a masqueraded flow, or
+// an ICMP error about a packet from one. `part` is that of the destination in Services, if it has one.
+static inline int is_for_port(struct xdp_md *frame, int is_v4, const __u8 destination[16], struct upper *upper,
+			      __u32 *part, int is_external)
 {
 	struct service_port key = {};
-	__u8 destination[16], source[16];
+	__u8 source[16];
 	__u32 port_offset = 2;
-	struct upper upper;
-	__u32 *part;
 	__u8 type;
-	int found;
 
-	if (load_address(frame, is_v4, l3 + (is_v4 ? DESTINATION_OFFSET_IPV4 : DESTINATION_OFFSET_IPV6), destination))
-		return 0;
-	part = bpf_map_lookup_elem(&addresses, destination);
-	if (!part)
-		return 0;
-	found = find_upper(frame, is_v4, l3, &upper);
-	// The kernel might read the headers, or get the rest of them in a later fragment, and another proxy might serve the
-	// packet. The switch drops it.
-	if (found == UNREADABLE)
-		return 1;
-	if (found == ABSENT)
-		return 0;
-	if (upper.protocol == (is_v4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6)) {
-		__u32 quoted = upper.offset + ICMP_HEADER_BYTES;
+	if (is_icmp(is_v4, upper->protocol)) {
+		__u32 quoted = upper->offset + ICMP_HEADER_BYTES;
 
-		if (bpf_xdp_load_bytes(frame, upper.offset, &type, sizeof(type)) || !is_error(is_v4, type) ||
-		    load_address(frame, is_v4, quoted + (is_v4 ? SOURCE_OFFSET_IPV4 : SOURCE_OFFSET_IPV6), source) ||
-		    !is_same(source, destination) || find_upper(frame, is_v4, quoted, &upper))
+		if (bpf_xdp_load_bytes(frame, upper->offset, &type, sizeof(type)))
 			return 0;
+		if (is_external && is_reply(is_v4, type))
+			return is_external_query(frame, upper->offset);
+		if (!is_error(is_v4, type) ||
+		    load_address(frame, is_v4, quoted + (is_v4 ? SOURCE_OFFSET_IPV4 : SOURCE_OFFSET_IPV6), source) ||
+		    !is_same(source, destination) || find_upper(frame, is_v4, quoted, upper))
+			return 0;
+		if (is_icmp(is_v4, upper->protocol))
+			return is_external && is_external_query(frame, upper->offset);
 		port_offset = 0;
 	}
-	if (upper.protocol != PROTOCOL_TCP && upper.protocol != PROTOCOL_UDP && upper.protocol != PROTOCOL_SCTP)
+	if (upper->protocol != PROTOCOL_TCP && upper->protocol != PROTOCOL_UDP && upper->protocol != PROTOCOL_SCTP)
 		return 0;
-	if (bpf_xdp_load_bytes(frame, upper.offset + port_offset, &key.port, sizeof(key.port)))
+	if (bpf_xdp_load_bytes(frame, upper->offset + port_offset, &key.port, sizeof(key.port)))
 		return port_offset != 0;
-	key.protocol = upper.protocol;
+	if (is_external && is_external_port(key.port))
+		return 1;
+	if (!part)
+		return 0;
+	key.protocol = upper->protocol;
 	if (*part == EXTERNAL_ADDRESS)
 		__builtin_memcpy(key.address, destination, sizeof(key.address));
 	else if (is_v4)
 		key.address[10] = key.address[11] = 0xff;
 	return bpf_map_lookup_elem(&service_ports, &key) != 0;
+}
+
+// Whether the packet at `l3` is for a Service or a masqueraded flow.
+static inline int is_translated(struct xdp_md *frame, int is_v4, __u32 l3)
+{
+	struct datagram datagram = {};
+	struct upper upper = {};
+	__u8 external[16];
+	__u32 *part, here = 1;
+	int found, is_external, is_fragment, is_ours;
+
+	if (load_address(frame, is_v4, l3 + (is_v4 ? DESTINATION_OFFSET_IPV4 : DESTINATION_OFFSET_IPV6),
+			 datagram.destination))
+		return 0;
+	for (int i = 0; i < 16; i++)
+		external[i] = is_v4 ? port_constants.external_v4[i] : port_constants.external_v6[i];
+	is_external = is_same(datagram.destination, external);
+	part = bpf_map_lookup_elem(&addresses, datagram.destination);
+	if (!part && !is_external)
+		return 0;
+	found = find_upper(frame, is_v4, l3, &upper);
+	// The kernel might read the headers, or get the rest of them in a later fragment, and another proxy might serve the
+	// packet. The switch drops it.
+	if (found == UNREADABLE)
+		return part != 0;
+	datagram.identification = upper.identification;
+	if (upper.is_fragment &&
+	    load_address(frame, is_v4, l3 + (is_v4 ? SOURCE_OFFSET_IPV4 : SOURCE_OFFSET_IPV6), datagram.source))
+		return 0;
+	if (found == ABSENT)
+		return upper.is_fragment && bpf_map_lookup_elem(&datagrams, &datagram) != 0;
+	is_fragment = upper.is_fragment;
+	is_ours = is_for_port(frame, is_v4, datagram.destination, &upper, part, is_external);
+	if (is_ours && is_fragment)
+		bpf_map_update_elem(&datagrams, &datagram, &here, BPF_ANY);
+	return is_ours;
 }
 
 // Whether an IP packet of this kind, at `l3`, is for a pod or a Service.
@@ -283,13 +383,13 @@ static inline int is_for_switch(struct xdp_md *frame, __u16 ethertype, __u32 l3)
 		struct prefix_v4 key = { .bits = 32 };
 
 		return !load(frame, l3 + DESTINATION_OFFSET_IPV4, key.address, sizeof(key.address)) &&
-		       (bpf_map_lookup_elem(&prefixes_v4, &key) || is_for_service(frame, 1, l3));
+		       (bpf_map_lookup_elem(&prefixes_v4, &key) || is_translated(frame, 1, l3));
 	}
 	if (ethertype == ETHERTYPE_IPV6) {
 		struct prefix_v6 key = { .bits = 128 };
 
 		return !load(frame, l3 + DESTINATION_OFFSET_IPV6, key.address, sizeof(key.address)) &&
-		       (bpf_map_lookup_elem(&prefixes_v6, &key) || is_for_service(frame, 0, l3));
+		       (bpf_map_lookup_elem(&prefixes_v6, &key) || is_translated(frame, 0, l3));
 	}
 	return 0;
 }
@@ -318,7 +418,7 @@ int palisade_uplink(struct xdp_md *frame)
 		if (load(frame, l3, tag, sizeof(tag)))
 			return XDP_PASS;
 		identifier = NETWORK(tag[0] & VLAN_IDENTIFIER);
-		if (identifier != 0 && (identifier != port_vlan || ethertype != ETHERTYPE_VLAN))
+		if (identifier != 0 && (identifier != port_constants.vlan || ethertype != ETHERTYPE_VLAN))
 			return XDP_PASS;
 		ethertype = tag[1];
 		l3 += TAG_BYTES;

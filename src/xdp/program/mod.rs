@@ -6,6 +6,7 @@
 //! of a running switch.
 
 pub(super) mod attach;
+pub(super) mod constants;
 pub(super) mod drop_counter;
 pub(super) mod link;
 pub(super) mod node_marker;
@@ -22,6 +23,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Op
 
 use self::attach::{Attachment, Earlier, earlier_on};
 pub use self::attach::{Mode, has_program_of_switch};
+use self::constants::UplinkConstants;
 use self::link::{Pins, program_with};
 use self::prefixes::Prefixes;
 use self::services::{ServiceDestinations, ServiceMaps};
@@ -56,30 +58,34 @@ impl Program {
     /// Loads the program of a port that only the switch uses. Fails if the interface has a program of another
     /// owner. Nothing is attached before [`Program::take`].
     pub fn load(interface: &Interface, queues: u16) -> Result<Program, XdpError> {
-        Program::with(interface, PORT_OBJECT, queues, 0)
+        Program::with(interface, PORT_OBJECT, queues, &UplinkConstants::default())
     }
 
     /// Loads the program of a NIC that the switch shares with the kernel, see [`Program::load`]. It redirects
-    /// frames for `prefixes`, untagged or with the 802.1Q identifier `vlan` (0 for none), and passes the rest
-    /// to the kernel. Single addresses of an earlier run's program are included, so that they stay closed
+    /// frames for `prefixes` and for the external ends of `constants`, and passes the rest to the kernel. Single addresses of an earlier run's program are included, so that they stay closed
     /// until their pods are attached again.
     pub fn load_uplink(
         interface: &Interface,
         queues: u16,
-        vlan: u16,
+        constants: &UplinkConstants,
         prefixes: &BTreeSet<IpNet>,
     ) -> Result<Program, XdpError> {
-        let mut program = Program::with(interface, UPLINK_OBJECT, queues, vlan)?;
+        let mut program = Program::with(interface, UPLINK_OBJECT, queues, constants)?;
         if let Some(maps) = &mut program.prefixes {
             maps.set(prefixes)?;
         }
         Ok(program)
     }
 
-    fn with(interface: &Interface, object: &[u8], queues: u16, vlan: u16) -> Result<Program, XdpError> {
+    fn with(
+        interface: &Interface,
+        object: &[u8],
+        queues: u16,
+        constants: &UplinkConstants,
+    ) -> Result<Program, XdpError> {
         check_mtu(interface, MTU_MAX)?;
         earlier_on(interface)?;
-        let Loaded { code, sockets, prefixes, services } = load(object, queues, vlan)?;
+        let Loaded { code, sockets, prefixes, services } = load(object, queues, constants)?;
         let (interface, sockets) = (interface.clone(), Arc::new(sockets));
         Ok(Program { interface, code, sockets, prefixes, services, attachment: None, earlier: None })
     }
@@ -113,10 +119,10 @@ impl Program {
     pub fn attach_uplink(
         interface: &Interface,
         queues: u16,
-        vlan: u16,
+        constants: &UplinkConstants,
         prefixes: &BTreeSet<IpNet>,
     ) -> Result<(Program, Mode), XdpError> {
-        let mut program = Program::load_uplink(interface, queues, vlan, prefixes)?;
+        let mut program = Program::load_uplink(interface, queues, constants, prefixes)?;
         let mode = program.take(None)?;
         Ok((program, mode))
     }
@@ -239,15 +245,15 @@ struct Loaded {
     services: Option<Box<ServiceMaps>>,
 }
 
-/// Loads a program object for so many queues. An object without prefix maps has no constant for a tag either.
-fn load(object: &[u8], queues: u16, vlan: u16) -> Result<Loaded, XdpError> {
-    let (loaded, said) = kernel_log::captured(|| try_load(object, queues, vlan));
+/// Loads a program object for so many queues. An object without prefix maps has no constants either.
+fn load(object: &[u8], queues: u16, constants: &UplinkConstants) -> Result<Loaded, XdpError> {
+    let (loaded, said) = kernel_log::captured(|| try_load(object, queues, constants));
     loaded.map_err(|error| XdpError::from_bpf("load the XDP program", &error, &said))
 }
 
-fn try_load(object: &[u8], queues: u16, vlan: u16) -> libbpf_rs::Result<Loaded> {
+fn try_load(object: &[u8], queues: u16, constants: &UplinkConstants) -> libbpf_rs::Result<Loaded> {
     let mut open = ObjectBuilder::default().open_memory(object)?;
-    prepare(&mut open, queues, vlan)?;
+    prepare(&mut open, queues, constants)?;
     let loaded = open.load()?;
     let (Some(program), Some(sockets)) = (loaded.progs().next(), map_of(&loaded, "sockets")?) else {
         return Err(std::io::Error::other("the object lacks a program or its map").into());
@@ -265,8 +271,8 @@ fn try_load(object: &[u8], queues: u16, vlan: u16) -> libbpf_rs::Result<Loaded> 
     Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes, services })
 }
 
-/// Sets the sizes of the maps, and the constant with the tag.
-fn prepare(open: &mut OpenObject, queues: u16, vlan: u16) -> libbpf_rs::Result<()> {
+/// Sets the sizes of the maps, and the constants.
+fn prepare(open: &mut OpenObject, queues: u16, constants: &UplinkConstants) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if name == "sockets" {
@@ -276,7 +282,7 @@ fn prepare(open: &mut OpenObject, queues: u16, vlan: u16) -> libbpf_rs::Result<(
         } else if let Some((_, entries)) = services::MAPS.iter().find(|(map, _)| *map == name) {
             map.set_max_entries(*entries as u32)?;
         } else if name.ends_with(".rodata.port") {
-            map.set_initial_value(&vlan.to_ne_bytes())?;
+            map.set_initial_value(&constants.bytes())?;
         }
     }
     Ok(())
@@ -296,7 +302,7 @@ pub struct Guard {
 impl Guard {
     /// Loads the program.
     pub fn load() -> Result<Guard, XdpError> {
-        let code = load(PORT_OBJECT, 1, 0)?.code;
+        let code = load(PORT_OBJECT, 1, &UplinkConstants::default())?.code;
         let id = libbpf_rs::Program::id_from_fd(code.as_fd())
             .map_err(|error| XdpError::from_bpf("tell the id of an XDP program", &error, &[]))?;
         Ok(Guard { code, id })

@@ -10,7 +10,7 @@ use palisade::lab::PodPorts;
 
 use self::exchange::{exchange, pings};
 use self::host::{Network, eventually};
-use self::rig::Cluster;
+use self::rig::{Cluster, outside};
 use crate::support::isolated;
 
 /// Asserts that all traffic passes from one network to a server in another one, which sees the client at an address.
@@ -37,6 +37,15 @@ fn paths_within_a_cluster(ports: PodPorts) {
         assert_path("node to pod of the other node", &node.host, &far, of_far, of_node);
         assert_path("pod to own node", &one, &node.host, of_node, of_one);
         assert_path("pod to other node", &one, &far_node.host, of_far_node, of_one);
+        assert_path("pod to the outside", &one, &cluster.outside, outside()[family], of_node);
+        assert_path(
+            "pod of the other node to the outside",
+            &far,
+            &cluster.outside,
+            outside()[family],
+            of_far_node,
+        );
+        assert_path("node to the outside", &node.host, &cluster.outside, outside()[family], of_node);
     }
 }
 

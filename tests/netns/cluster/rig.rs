@@ -95,7 +95,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a node as the DaemonSet does, and puts its object.
+    /// Starts a node as the `DaemonSet` does, and puts its object.
     fn join(&mut self, number: Number) {
         let kubeconfig = self.api.kubeconfig(&json!({}));
         let node = &mut self.nodes[usize::from(number) - 1];
@@ -167,7 +167,7 @@ impl Node {
         Node { host, addresses, switch: None }
     }
 
-    /// Runs the init containers of the DaemonSet.
+    /// Runs the init containers of the `DaemonSet`.
     fn prepare(&self, kubeconfig: &str) {
         let directory = self.host.file(CONFIGURATION);
         std::fs::create_dir_all(&directory).unwrap();
@@ -242,25 +242,37 @@ impl Node {
             if !result.is_null() {
                 config["prevResult"] = result;
             }
-            let directory = if program == "palisade-cni" { "/run/cni" } else { PLUGINS };
-            let mut command = self.host.command(&format!("{directory}/{program}"));
-            command
-                .env("CNI_COMMAND", "ADD")
-                .env("CNI_CONTAINERID", format!("container-{pod}"))
-                .env("CNI_NETNS", format!("/run/netns/{pod}"))
-                .env("CNI_IFNAME", "eth0")
-                .env("CNI_PATH", format!("/run/cni:{PLUGINS}"))
-                .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}"))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped());
-            let mut child = command.spawn().unwrap();
-            child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
-            let output = child.wait_with_output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(output.status.success(), "{program}: {text}");
-            result = serde_json::from_str(&text).unwrap();
+            let mut answer = self.call(pod, &program, &config);
+            // Code 11: try again.
+            eventually("the switch knows the prefixes of the node", || {
+                let is_answer = answer["code"] != 11;
+                if !is_answer {
+                    answer = self.call(pod, &program, &config);
+                }
+                is_answer
+            });
+            assert!(answer["code"].is_null(), "{program}: {answer}");
+            result = answer;
         }
         result
+    }
+
+    /// Calls a plugin. Returns its answer.
+    fn call(&self, pod: &str, program: &str, config: &Value) -> Value {
+        let directory = if program == "palisade-cni" { "/run/cni" } else { PLUGINS };
+        let mut command = self.host.command(&format!("{directory}/{program}"));
+        command
+            .env("CNI_COMMAND", "ADD")
+            .env("CNI_CONTAINERID", format!("container-{pod}"))
+            .env("CNI_NETNS", format!("/run/netns/{pod}"))
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", format!("/run/cni:{PLUGINS}"))
+            .env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+        serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap()
     }
 }
 

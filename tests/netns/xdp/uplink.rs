@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, Xdp, XdpFlags};
 use palisade::net::flow::Protocol;
 use palisade::netlink::Interface;
-use palisade::xdp::{Program, ServiceDestinations};
+use palisade::xdp::{Program, ServiceDestinations, UplinkConstants};
 
 use super::namespace::Pod;
 use crate::support::namespace::in_namespace;
@@ -21,6 +21,16 @@ fn octets(address: &str) -> [u8; 16] {
     address.parse::<std::net::Ipv6Addr>().unwrap().octets()
 }
 
+/// Constants of a port with this tag, whose masqueraded flows have the node's addresses 192.0.2.5 and `fd00:2::5`.
+fn constants(vlan: u16) -> UplinkConstants {
+    UplinkConstants {
+        external: ["192.0.2.5", "fd00:2::5"].map(|text| text.parse().unwrap()).to_vec(),
+        ports: 61_000..=61_999,
+        identifiers: 65_000..=65_535,
+        ..UplinkConstants::of_tag(vlan)
+    }
+}
+
 /// Loads the program with prefixes 10.1.0.0/16 and `fd00:1::/64`, a Service at TCP port 80 of 203.0.113.9 and `fd00:9::9`,
 /// and one at UDP node port 30080 of 192.0.2.5 and `fd00:2::5`.
 fn loaded(vlan: u16) -> Object {
@@ -28,7 +38,9 @@ fn loaded(vlan: u16) -> Object {
     for mut map in open.maps_mut() {
         match map.name().to_str().unwrap() {
             "prefixes_v4" | "prefixes_v6" | "addresses" | "service_ports" => map.set_max_entries(8).unwrap(),
-            name if name.ends_with(".rodata.port") => map.set_initial_value(&vlan.to_ne_bytes()).unwrap(),
+            name if name.ends_with(".rodata.port") => {
+                map.set_initial_value(&constants(vlan).bytes()).unwrap();
+            }
             _ => {}
         }
     }
@@ -119,6 +131,75 @@ fn an_uplink_takes_what_is_for_pods_and_passes_everything_else() {
             ("cut within its type", ethernet(&[7], 0x0800, &[])[..17].to_vec(), XDP_PASS),
         ] {
             assert_eq!(verdict(&mut object, &frame), expected, "{what}");
+        }
+    });
+}
+
+/// Packet of a peer outside to an address of the node, IPv4 or IPv6, with the bytes behind its IP header. `fragment` is the
+/// word of offset and flags of IPv4.
+fn to_node(is_v4: bool, protocol: u8, fragment: u16, upper: &[u8]) -> Vec<u8> {
+    let node: std::net::Ipv6Addr = "fd00:2::5".parse().unwrap();
+    let mut packet = if is_v4 { v4([192, 0, 2, 5])[..20].to_vec() } else { v6("fd00:2::5")[..40].to_vec() };
+    if is_v4 {
+        packet[9] = protocol;
+        packet[4..6].copy_from_slice(&[7, 7]);
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet[12..16].copy_from_slice(&[198, 51, 100, 1]);
+    } else {
+        packet[6] = protocol;
+        packet[8..24].copy_from_slice(&node.octets());
+        packet[8] = 0x20;
+    }
+    packet.extend(upper);
+    ethernet(&[], if is_v4 { 0x0800 } else { 0x86dd }, &packet)
+}
+
+#[test]
+fn an_uplink_takes_external_ports_errors_about_them_and_fragments_behind_their_first_ones() {
+    in_namespace(|| {
+        let mut object = loaded(0);
+        let ports = |src: u16, dst: u16| [src.to_be_bytes(), dst.to_be_bytes(), [0; 2], [0; 2]].concat();
+        let echo =
+            |kind: u8, identifier: u16| [&[kind, 0, 0, 0][..], &identifier.to_be_bytes(), &[0; 2]].concat();
+        for is_v4 in [true, false] {
+            let (icmp, request, reply) = if is_v4 { (1, 8, 0) } else { (58, 128, 129) };
+            let unreachable = if is_v4 { 3 } else { 1 };
+            // An error quotes a packet from the node.
+            let error = |protocol: u8, upper: &[u8]| {
+                let mut quoted = to_node(is_v4, protocol, 0, upper).split_off(14);
+                let (source, destination) = if is_v4 { (12..16, 16..20) } else { (8..24, 24..40) };
+                let node = quoted[destination].to_vec();
+                quoted[source].copy_from_slice(&node);
+                to_node(is_v4, icmp, 0, &[vec![unreachable, 0, 0, 0, 0, 0, 0, 0], quoted].concat())
+            };
+            for (what, frame, expected) in [
+                ("TCP to an external port", to_node(is_v4, 6, 0, &ports(443, 61_000)), XDP_DROP),
+                ("UDP to the last one", to_node(is_v4, 17, 0, &ports(53, 61_999)), XDP_DROP),
+                ("SCTP", to_node(is_v4, 132, 0, &ports(53, 61_500)), XDP_DROP),
+                ("the port before", to_node(is_v4, 6, 0, &ports(61_500, 60_999)), XDP_PASS),
+                ("the port behind", to_node(is_v4, 6, 0, &ports(61_500, 62_000)), XDP_PASS),
+                ("another protocol", to_node(is_v4, 47, 0, &ports(443, 61_000)), XDP_PASS),
+                ("a reply", to_node(is_v4, icmp, 0, &echo(reply, 65_000)), XDP_DROP),
+                ("a reply to the node", to_node(is_v4, icmp, 0, &echo(reply, 64_999)), XDP_PASS),
+                ("a request", to_node(is_v4, icmp, 0, &echo(request, 65_000)), XDP_PASS),
+                ("an error about one", error(17, &ports(61_000, 53)), XDP_DROP),
+                ("an error about a query", error(icmp, &echo(request, 65_535)), XDP_DROP),
+                ("an error about the node's", error(17, &ports(60_999, 61_000)), XDP_PASS),
+                ("an error about its query", error(icmp, &echo(request, 4)), XDP_PASS),
+            ] {
+                assert_eq!(verdict(&mut object, &frame), expected, "{what}, IPv4: {is_v4}");
+            }
+        }
+        // Fragments: word of the offset, or extension header.
+        let first_v4 = to_node(true, 17, 0x2000, &ports(53, 61_000));
+        let later_v4 = to_node(true, 17, 0x2004, &ports(1, 2));
+        let extension = |word: u16| [&[17, 0][..], &word.to_be_bytes(), &[0, 0, 0, 9]].concat();
+        let first_v6 = to_node(false, 44, 0, &[extension(1), ports(53, 61_000)].concat());
+        let later_v6 = to_node(false, 44, 0, &[extension(0x21), ports(1, 2)].concat());
+        for (first, later) in [(first_v4, later_v4), (first_v6, later_v6)] {
+            assert_eq!(verdict(&mut object, &later), XDP_PASS, "the node's own");
+            assert_eq!(verdict(&mut object, &first), XDP_DROP);
+            assert_eq!(verdict(&mut object, &later), XDP_DROP);
         }
     });
 }
@@ -277,10 +358,10 @@ fn options_extension_headers_and_fragments_hide_no_port_of_a_service_from_an_upl
                 extended(3, 60, &[])[..60].to_vec(),
                 XDP_DROP,
             ),
-            ("a later fragment", 0x86dd, fragment(8, &service), XDP_PASS),
+            ("a later fragment behind it", 0x86dd, fragment(8, &service), XDP_DROP),
             ("a first IPv4 fragment", 0x0800, v4_fragment([0x20, 0]), XDP_DROP),
-            ("a later IPv4 fragment", 0x0800, v4_fragment([0x20, 1]), XDP_PASS),
-            ("the last IPv4 fragment", 0x0800, v4_fragment([0x1f, 0]), XDP_PASS),
+            ("a later IPv4 fragment behind it", 0x0800, v4_fragment([0x20, 1]), XDP_DROP),
+            ("the last IPv4 fragment", 0x0800, v4_fragment([0x1f, 0]), XDP_DROP),
         ] {
             assert_eq!(verdict(&mut object, &ethernet(&[], ethertype, &packet)), expected, "{what}");
         }
@@ -298,14 +379,16 @@ fn ports_of_services_of_the_last_run_stay_until_those_of_this_run_are_set() {
             Arc::new(ServiceDestinations { ports, node_addresses })
         };
         let counts = || ["addresses", "service_ports"].map(|map| attached_entries("up0", map).len());
-        let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &BTreeSet::new()).unwrap();
+        let (mut program, _) =
+            Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &BTreeSet::new()).unwrap();
         program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080", "[::]:30080"])).unwrap();
         assert_eq!(counts(), [3, 3]);
         program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080"])).unwrap();
         assert_eq!(counts(), [2, 2]);
         drop(program);
 
-        let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &BTreeSet::new()).unwrap();
+        let (mut program, _) =
+            Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &BTreeSet::new()).unwrap();
         assert_eq!(counts(), [2, 2]);
         program.set_services(&services(&["203.0.113.9:80"])).unwrap();
         assert_eq!(counts(), [1, 1]);
@@ -337,13 +420,16 @@ fn the_next_run_keeps_addresses_of_pods_closed_until_they_are_back_and_forgets_p
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<_>>();
         let key = |bits: u32, address: [u8; 4]| [&bits.to_ne_bytes()[..], &address].concat();
         let first = nets(&["10.0.0.0/8", "10.1.0.2/32", "10.1.0.3/32", "fd00:1::2/128"]);
-        let (program, mode) = Program::attach_uplink(&interface, 1, 0, &first).unwrap();
+        let (program, mode) =
+            Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &first).unwrap();
         assert!(mode.native, "{mode:?}");
         assert_eq!(attached_entries("up0", "prefixes_v6").len(), 1);
         // A process that dies detaches nothing.
         drop(program);
 
-        let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &nets(&["10.2.0.0/16"])).unwrap();
+        let (mut program, _) =
+            Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &nets(&["10.2.0.0/16"]))
+                .unwrap();
         let [one, two] = [key(32, [10, 1, 0, 2]), key(32, [10, 1, 0, 3])];
         let configured = key(16, [10, 2, 0, 0]);
         let seen = attached_entries("up0", "prefixes_v4");
@@ -355,7 +441,8 @@ fn the_next_run_keeps_addresses_of_pods_closed_until_they_are_back_and_forgets_p
         program.set_prefixes(&nets(&["10.2.0.0/16"])).unwrap();
         assert_eq!(attached_entries("up0", "prefixes_v4"), [two, configured].into());
         program.detach().unwrap();
-        let (program, _) = Program::attach_uplink(&interface, 1, 0, &BTreeSet::new()).unwrap();
+        let (program, _) =
+            Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &BTreeSet::new()).unwrap();
         assert!(attached_entries("up0", "prefixes_v4").is_empty(), "what was detached is forgotten");
         program.detach().unwrap();
     });

@@ -103,6 +103,8 @@ pub(crate) struct Setting {
     pub(crate) bandwidths: [Bandwidth; PODS],
     /// Services whose packets are translated.
     pub(crate) services: Option<Arc<palisade::tables::ServiceSet>>,
+    /// Masquerading of what pods send outside.
+    pub(crate) masquerade: Option<Arc<palisade::dataplane::Masquerade>>,
 }
 
 impl Setting {
@@ -116,6 +118,7 @@ impl Setting {
             draining: BTreeSet::new(),
             bandwidths: [Bandwidth::default(); PODS],
             services: None,
+            masquerade: None,
         }
     }
 
@@ -170,6 +173,7 @@ impl Setting {
                 route("192.0.2.0/24", None),
             ],
             services: self.services.clone(),
+            masquerade: self.masquerade.clone(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::rig::assertions::{A, B, CLIENT, flows, is_dropped};
 use crate::rig::{Rig, Setting, pod_address};
 
 /// Error "port unreachable" from an address to the sender of a packet, with `bytes` of it.
-pub(super) fn error(from: IpAddr, about: &Spec, bytes: usize) -> Spec {
+pub(crate) fn error(from: IpAddr, about: &Spec, bytes: usize) -> Spec {
     let (kind, code) = if about.src.is_ipv4() { (3, 3) } else { (1, 4) };
     let mut quote = about.ip();
     quote.truncate(bytes);

@@ -28,7 +28,7 @@ fn finish_header(frame: &mut [u8]) {
 }
 
 /// Cuts a frame into two fragments, the first one with `first` bytes behind the IP header.
-pub(super) fn cut(frame: &[u8], family: usize, first: usize) -> [Vec<u8>; 2] {
+pub(crate) fn cut(frame: &[u8], family: usize, first: usize) -> [Vec<u8>; 2] {
     let start = headers(family);
     [(0, &frame[start..start + first], true), (first, &frame[start + first..], false)].map(
         |(offset, part, more)| {

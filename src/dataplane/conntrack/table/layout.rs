@@ -109,6 +109,12 @@ impl Conntrack {
         &self.entries[slot.0 as usize]
     }
 
+    /// The entry in a slot whose number may be wrong.
+    #[inline]
+    pub(crate) fn entry_at(&self, slot: Slot) -> Option<&Entry> {
+        self.entries.get(slot.0 as usize)
+    }
+
     /// Front end of the translated flow in a slot.
     #[inline]
     pub(crate) fn virtual_end(&self, slot: Slot) -> FrontEnd {

@@ -8,6 +8,12 @@ pub(in crate::dataplane::conntrack) const BUCKET_SLOTS: usize = 16;
 pub(crate) struct Slot(pub(in crate::dataplane::conntrack) u32);
 
 impl Slot {
+    /// The slot with this number.
+    #[inline]
+    pub(crate) fn of_number(number: u32) -> Slot {
+        Slot(number)
+    }
+
     /// Its number.
     #[inline]
     pub(crate) fn number(self) -> u32 {

@@ -7,6 +7,7 @@ use crate::dataplane::conntrack::{FlowState, FrontEnd, NewFlow, PacketFlow, TcpF
 use crate::dataplane::packet::Kind;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::pipeline::translate::leaves_masqueraded;
 use crate::dataplane::pipeline::verify_checksum::{self, Checksum};
 use crate::net::flow::Protocol;
 use crate::net::icmp;
@@ -50,7 +51,13 @@ pub(in crate::dataplane::pipeline) fn admit(
         batch.drop(i, reason);
         return None;
     }
-    let FirstPacket::Opens(state) = first else { return None };
+    let FirstPacket::Opens(state) = first else {
+        if leaves_masqueraded(batch, i, context) {
+            // Without a flow it has no external port.
+            batch.drop(i, DropReason::Masquerade);
+        }
+        return None;
+    };
     if verify_checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
         batch.drop(i, DropReason::BadChecksum);
         return None;

@@ -28,7 +28,7 @@ pub(super) fn flow_of_binding(context: &Context<'_>, packet: &Packet, binding: &
 pub(super) fn translated_to(packet: &Packet, to: &BindingEnd) -> (Packet, FrontEnd) {
     let src_port = to.source.port_of(packet.src_port);
     let client_port = if to.source == SourceChoice::OWN { 0 } else { packet.src_port };
-    let front_end = FrontEnd { address: packet.dst, port: packet.dst_port, client_port };
+    let front_end = FrontEnd { address: packet.dst, port: packet.dst_port, client_port, external_port: 0 };
     (Packet { src_port, dst: to.address, dst_port: to.port, ..*packet }, front_end)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn is_by_way_of(context: &Context<'_>, slot: Slot, from_low: bool, vi
     let flow_word = context.conntrack.entry(slot).flow_word(from_low);
     flow_word.is_translated()
         && flow_word.side(from_low) == Side::Initiator
-        && context.conntrack.virtual_end(slot) == virtual_end
+        && context.conntrack.virtual_end(slot).is_same_front(&virtual_end)
 }
 
 /// Class of the flow that a binding belongs to: ended where there is none.

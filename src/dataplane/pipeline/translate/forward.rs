@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 use super::bind::flow_of_binding;
 use super::destination::{follow, refuse_other};
 use super::hairpin::{turn_error_back, turn_reply_back};
+use super::masquerade::receive_masqueraded;
 use super::pick::{Preferred, is_outside, prefer_backend, take_backend};
 use super::tuple::{End, replace_end};
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::port::PortView;
+use crate::dataplane::masquerade::ExternalEnd;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
@@ -38,6 +40,8 @@ pub(crate) struct Translator {
     pub(in crate::dataplane::pipeline) opened: Vec<u16>,
     /// Replies of translated flows, whose bindings are being loaded.
     pub(in crate::dataplane::pipeline) replies: Vec<u16>,
+    /// Packets from uplinks to external ports, with the hashes of these ends.
+    pub(super) external: Vec<(u16, u64, ExternalEnd)>,
     /// Packets whose flows have another source port, because another flow has their key.
     pub(in crate::dataplane::pipeline) collided: VecDeque<u16>,
 }
@@ -57,6 +61,7 @@ impl Translator {
             preferred: Vec::with_capacity(BATCH_FRAMES_MAX),
             opened: Vec::with_capacity(BATCH_FRAMES_MAX),
             replies: Vec::with_capacity(BATCH_FRAMES_MAX),
+            external: Vec::with_capacity(BATCH_FRAMES_MAX),
             collided: VecDeque::with_capacity(BATCH_FRAMES_MAX),
         }
     }
@@ -69,6 +74,7 @@ pub(in crate::dataplane::pipeline) fn translate(
     context: &Context<'_>,
     translator: &mut Translator,
 ) {
+    receive_masqueraded(batch, context, &mut translator.external);
     match context.snapshot.services() {
         Some(services) => translate_batch(batch, context, translator, services),
         None if context.bindings.awaits_services(context.now_ms) => translate_bound(batch, context),

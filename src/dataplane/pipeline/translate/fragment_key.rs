@@ -23,17 +23,17 @@ pub(super) fn fragment_key(
     Some(BindingKey { kind, key, from_low: true, hash: context.conntrack.hash(&key) })
 }
 
-/// Binds the datagram of fragment `i` between these addresses to the address that takes the place of another one.
+/// Binds the datagram of fragment `i` between these addresses to the end that takes the place of another one.
 pub(super) fn bind_fragments(
     batch: &Batch,
     i: usize,
     context: &Context<'_>,
     kind: BindingKind,
     ends: [Address; 2],
-    to: Address,
+    to: BindingEnd,
 ) {
     if let Some(key) = fragment_key(batch, i, context, kind, ends) {
         context.bindings.note_fragments();
-        bind(context, &key, BindingEnd::new(to, 0), batch.in_ports[i]);
+        bind(context, &key, to, batch.in_ports[i]);
     }
 }

@@ -148,7 +148,7 @@ fn send_to_itself(
 ) {
     if batch.packets[i].first_fragment {
         let ends = [batch.packets[i].src, batch.packets[i].dst];
-        bind_fragments(batch, i, context, BindingKind::Fragment, ends, ends[0]);
+        bind_fragments(batch, i, context, BindingKind::Fragment, ends, BindingEnd::new(ends[0], 0));
     }
     let packet = &mut batch.packets[i];
     let adjacency = context.snapshot.hop_number(packet.src).and_then(|hop| context.snapshot.adjacency(hop));

@@ -1,7 +1,8 @@
 //! The packet that an ICMP error quotes, translated as its sender knows it.
 
 use super::tuple::{
-    Change, Ends, checksum_offset, ip_header_bytes, replace_addresses, replace_ports, update_transport,
+    Change, Ends, checksum_offset, ip_header_bytes, replace_addresses, replace_identifier, replace_ports,
+    update_transport,
 };
 use crate::dataplane::packet::Packet;
 use crate::net::flow::Protocol;
@@ -45,6 +46,9 @@ fn replace_quoted(quote: &mut [u8], ends: Ends) {
     };
     let addresses = replace_addresses(quote, ends);
     let Some(transport) = quote.get_mut(l4..) else { return };
+    if let Some(protocol @ (Protocol::ICMP | Protocol::ICMPV6)) = protocol {
+        return replace_identifier(transport, protocol, false, ends, addresses);
+    }
     let ports = replace_ports(transport, ends);
     let offset = protocol.and_then(checksum_offset);
     // A quote of eight bytes ends before the checksum of TCP.

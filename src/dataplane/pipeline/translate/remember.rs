@@ -87,7 +87,7 @@ pub(in crate::dataplane::pipeline) fn cache_hop(
     slot: Slot,
 ) {
     let Source::Binding(place) = batch.translations[i].source else { return };
-    if batch.client_ports[i] != 0 {
+    if batch.client_ports[i] != 0 || batch.external_ports[i] != 0 {
         // A packet that takes a cached hop is written at one end alone.
         return;
     }

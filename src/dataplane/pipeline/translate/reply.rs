@@ -2,6 +2,7 @@
 
 use super::bind::forward_key;
 use super::collision::may_have_other_port;
+use super::masquerade::{is_masqueraded_only, mark};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{FlowWord, FrontEnd, PacketFlow, QuotaClass, Side, Slot};
 use crate::dataplane::packet::{Kind, Packet};
@@ -54,19 +55,28 @@ fn match_translated(
     if packet.kind == Kind::IcmpError {
         return match_error(batch, i, context, flow, slot, (by_client, is_translated));
     }
+    let front_end = if is_translated { context.conntrack.virtual_end(slot) } else { FrontEnd::default() };
     let is_of_flow = is_translated
-        && by_client == packet.translated
-        && (!by_client || has_virtual_end(batch, i, context, slot));
+        && match (by_client, packet.translated) {
+            (true, true) => has_virtual_end(batch, i, &front_end),
+            (true, false) => is_masqueraded_only(&front_end, packet),
+            // A reply to a masqueraded flow comes to its external port.
+            (false, false) => batch.external_ports[i] == front_end.external_port,
+            (false, true) => false,
+        };
     let is_next =
         packet.opens_connection() && context.conntrack.entry(slot).state().class() == QuotaClass::Ended;
     if is_of_flow {
         if by_client {
+            if front_end.external_port != 0 {
+                mark(batch, i, front_end.external_port);
+            }
             return FlowMatch::Same;
         }
         if is_next {
             return FlowMatch::Ended;
         }
-        mark_reply(batch, i, context, slot);
+        mark_reply(batch, i, front_end);
         return FlowMatch::Same;
     }
     if is_next {
@@ -85,10 +95,9 @@ fn match_translated(
     FlowMatch::Dropped
 }
 
-/// Whether the flow in `slot` is by way of the virtual address of a client's packet: another Service may have the same
-/// backend.
-fn has_virtual_end(batch: &Batch, i: usize, context: &Context<'_>, slot: Slot) -> bool {
-    is_checked(batch, i) || batch.virtual_end(i) == Some(context.conntrack.virtual_end(slot))
+/// Whether a flow is by way of the virtual address of a client's packet: another Service may have the same backend.
+fn has_virtual_end(batch: &Batch, i: usize, front_end: &FrontEnd) -> bool {
+    is_checked(batch, i) || batch.virtual_end(i).is_some_and(|end| end.is_same_front(front_end))
 }
 
 /// Whether the binding of a client's packet was compared with its flow in this second. A flow with another source port is compared
@@ -108,21 +117,38 @@ pub(in crate::dataplane::pipeline) fn translate_plain(
     by_client: bool,
     slot: Slot,
 ) -> bool {
-    match (by_client, batch.packets[i].translated) {
-        (true, true) => is_checked(batch, i),
-        (false, false) => {
-            mark_reply(batch, i, context, slot);
+    let is_translated = batch.packets[i].translated;
+    if by_client && is_translated && context.external_ports.is_none() {
+        return is_checked(batch, i);
+    }
+    let front_end = context.conntrack.virtual_end(slot);
+    match (by_client, is_translated) {
+        (true, true) if front_end.external_port == 0 => is_checked(batch, i),
+        (true, false) if is_masqueraded_only(&front_end, &batch.packets[i]) => {
+            mark(batch, i, front_end.external_port);
+            true
+        }
+        (false, false) if batch.external_ports[i] == front_end.external_port => {
+            mark_reply(batch, i, front_end);
             true
         }
         _ => false,
     }
 }
 
-/// Marks a reply of the flow in `slot` for translation to the flow's virtual address.
+/// Marks a reply of the flow with this front end for translation to it.
 #[inline(always)]
-fn mark_reply(batch: &mut Batch, i: usize, context: &Context<'_>, slot: Slot) {
-    let FrontEnd { address, port, client_port } = context.conntrack.virtual_end(slot);
-    batch.translate(i, Translation::new(TranslationKind::Reply, true, (address, port)), client_port);
+fn mark_reply(batch: &mut Batch, i: usize, front_end: FrontEnd) {
+    let FrontEnd { address, port, client_port, external_port } = front_end;
+    let translation = Translation::new(TranslationKind::Reply, true, (address, port));
+    if external_port == 0 {
+        return batch.translate(i, translation, client_port);
+    }
+    // The list of translated packets has it. A flow to the responder's own address changes nothing but the destination.
+    let packet = &batch.packets[i];
+    if client_port != 0 || (address, port) != (packet.src, packet.src_port) {
+        (batch.translations[i], batch.client_ports[i]) = (translation, client_port);
+    }
 }
 
 /// Marks an ICMP error about a packet of a translated flow.
@@ -146,21 +172,45 @@ fn match_error(
         batch.drop(i, DropReason::ServiceCollision);
         return FlowMatch::Dropped;
     }
+    let FrontEnd { address, port, client_port, external_port } = context.conntrack.virtual_end(slot);
     if !by_client {
         // About a reply: the stage `translate` has found the binding, or the reporter knows the backend.
+        if external_port != 0 {
+            mark_error_to_outside(batch, i, external_port);
+        }
         return FlowMatch::Same;
     }
-    let FrontEnd { address, port, client_port } = context.conntrack.virtual_end(slot);
+    if batch.external_ports[i] != external_port {
+        // About a packet that has not left with these ends.
+        batch.drop(i, DropReason::InvalidState);
+        return FlowMatch::Dropped;
+    }
     let backend = if flow.from_low { flow.key.high() } else { flow.key.low() };
     let is_from_backend = packet.src == backend;
-    let kind = TranslationKind::ErrorToClient;
-    batch.translate(i, Translation::new(kind, is_from_backend, (address, port)), client_port);
+    let translation = Translation::new(TranslationKind::ErrorToClient, is_from_backend, (address, port));
+    if external_port == 0 {
+        batch.translate(i, translation, client_port);
+    } else {
+        (batch.translations[i], batch.client_ports[i]) = (translation, client_port);
+    }
     FlowMatch::Same
 }
 
-/// The quoted packet of an ICMP error to a virtual address, as the backend has sent it: `packet` is the error.
-pub(in crate::dataplane::pipeline) fn translate_quoted(packet: &Packet, quoted: &mut Packet) {
-    if packet.translated {
+/// Marks an ICMP error of a pod about a reply to its masqueraded flow.
+#[cold]
+fn mark_error_to_outside(batch: &mut Batch, i: usize, external_port: u16) {
+    let packet = &batch.packets[i];
+    batch.external_ports[i] = external_port;
+    if !packet.translated {
+        let translation = Translation::new(TranslationKind::ErrorToOutside, true, (packet.dst, 0));
+        batch.translate(i, translation, 0);
+    }
+}
+
+/// The packet that ICMP error `i` quotes, to a virtual address or an external port, as the backend or the pod has sent it.
+pub(in crate::dataplane::pipeline) fn translate_quoted(batch: &Batch, i: usize, quoted: &mut Packet) {
+    let packet = &batch.packets[i];
+    if packet.translated || batch.external_ports[i] != 0 {
         (quoted.src, quoted.src_port) = (packet.dst, packet.dst_port);
         quoted.dst_port = packet.src_port;
     }

@@ -4,7 +4,7 @@ use crate::dataplane::packet::Packet;
 use crate::net::address::{Address, is_v4};
 use crate::net::checksum::Sum;
 use crate::net::flow::Protocol;
-use crate::net::{ipv4, ipv6, tcp, udp};
+use crate::net::{icmp, ipv4, ipv6, tcp, udp};
 
 /// Ends of a packet that are replaced.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,12 +37,42 @@ pub(super) fn replace_ends(head: &mut [u8], packet: &Packet, ends: Ends) {
         return;
     }
     let Some(transport) = head.get_mut(l4..) else { return };
+    if is_icmp(packet.protocol) {
+        return replace_identifier(transport, packet.protocol, packet.unfinished, ends, addresses);
+    }
     let ports = replace_ports(transport, ends);
     let Some(offset) = checksum_offset(packet.protocol) else { return };
     let Some(field) = transport.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<2>()) else {
         return;
     };
     update_transport(field, packet.protocol, packet.unfinished, [addresses, ports]);
+}
+
+fn is_icmp(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::ICMP | Protocol::ICMPV6)
+}
+
+/// Replaces the identifier of an ICMP query, the port of both of its ends, and updates the checksum. That of `ICMPv6` covers
+/// the pseudo-header too (RFC 4443 section 2.3).
+#[cold]
+pub(super) fn replace_identifier(
+    message: &mut [u8],
+    protocol: Protocol,
+    is_unfinished: bool,
+    ends: Ends,
+    addresses: Change,
+) {
+    let port = [ends.src, ends.dst].into_iter().flatten().find_map(|(_, port)| port);
+    let Some(place) = message.get_mut(icmp::IDENTIFIER_OFFSET..) else { return };
+    let identifier = port.map_or_else(Change::default, |port| replace(place, port.to_be_bytes()));
+    let covered = if protocol == Protocol::ICMPV6 { addresses } else { Change::default() };
+    if let Some(field) = message.get_mut(icmp::CHECKSUM_OFFSET..).and_then(|rest| rest.first_chunk_mut::<2>())
+    {
+        if is_unfinished {
+            return covered.update_sum(field);
+        }
+        covered.add(identifier).update(field);
+    }
 }
 
 /// An end of a packet.

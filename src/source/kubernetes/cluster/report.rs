@@ -58,6 +58,7 @@ impl Cluster {
             away: away.collect(),
             refused: None,
             pod_prefixes: self.own_prefixes(),
+            has_routes: false,
             unenforced: audit
                 .into_iter()
                 .chain(unenforced)
