@@ -10,7 +10,7 @@ use super::context::Context;
 use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
-use super::route::{forward_via, route};
+use super::route::{forward_via, route, route_back};
 use super::translate::{
     FlowMatch, Translator, cache_hop, has_flow_from_other_port, match_known_flow, remember,
     replace_source_port, translate_plain, unmark,
@@ -278,7 +278,7 @@ impl Advance<'_> {
                 forward_via(self.batch, i, self.context, self.rate_limits, number, adjacency);
                 Some(number)
             }
-            None => route(self.batch, i, self.context, self.rate_limits),
+            None => self.route_known(i, slot, flow_word.side(flow.from_low)),
         };
         // A flow that a later generation has evaluated is not evaluated by an earlier one.
         if epoch > snapshot.generation || !self.batch.is_pending(i) {
@@ -301,6 +301,18 @@ impl Advance<'_> {
         true
     }
 
+    /// Routes a packet of a known flow, or an error about one, which its receiver has sent. `sender`: the side of the packet,
+    /// or of the one that the error is about.
+    #[inline(always)]
+    fn route_known(&mut self, i: usize, slot: Slot, sender: Side) -> Option<u32> {
+        let is_error = self.batch.packets[i].kind == Kind::IcmpError;
+        if (sender == Side::Initiator) != is_error {
+            return route(self.batch, i, self.context, self.rate_limits);
+        }
+        let owner = self.context.conntrack.entry(slot).quota_owner().map(|owner| owner.port);
+        route_back(self.batch, i, self.context, self.rate_limits, owner)
+    }
+
     /// Adds a packet of a flow that is gone to the policy batch. It came from this side of the flow.
     #[cold]
     fn reopen_removed(&mut self, i: usize, sender: Side) {
@@ -312,7 +324,13 @@ impl Advance<'_> {
         if !self.batch.packets[i].translated {
             self.batch.translated.pop_if(|translated| usize::from(*translated) == i);
         }
-        self.policy_batch.add(i, None);
+        // The way of the flow's replies may be another one than that to their destination.
+        if sender == Side::Responder {
+            route(self.batch, i, self.context, self.rate_limits);
+        }
+        if self.batch.is_pending(i) {
+            self.policy_batch.add(i, None);
+        }
     }
 
     /// Routes a packet of a new flow, and adds it to the policy batch.

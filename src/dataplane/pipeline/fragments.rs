@@ -3,8 +3,8 @@
 use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::flow::init::flow_of;
-use super::route::route;
-use super::translate::{bind_later_fragments, translate_later_fragment};
+use super::route::{route, route_by};
+use super::translate::{bind_later_fragments, return_hop, translate_later_fragment};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{FlowWord, LookupBatch, Side};
 use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, Fragments, LaterVerdict};
@@ -126,7 +126,10 @@ fn classify_later(
     }
     // A fragment without a route need not wait.
     batch.dispositions[i] = Disposition::Pending;
-    route(batch, i, context, rate_limits);
+    match return_hop(batch, i, context) {
+        Some(number) => route_by(batch, i, context, rate_limits, Some(number)),
+        None => drop(route(batch, i, context, rate_limits)),
+    }
     if !batch.is_pending(i) {
         return;
     }

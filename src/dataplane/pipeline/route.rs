@@ -8,6 +8,7 @@ use crate::dataplane::fib::next_hop::{Adjacency, Hop};
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
+use crate::ids::PortId;
 use crate::net::address::{self, Address};
 use crate::net::mac::Mac;
 
@@ -20,15 +21,50 @@ pub(in crate::dataplane) fn route(
     context: &Context<'_>,
     rate_limits: &mut RateLimits,
 ) -> Option<u32> {
+    let number = context.snapshot.hop_number(batch.packets[i].dst);
+    route_by(batch, i, context, rate_limits, number);
+    number
+}
+
+/// Routes packet `i` to the initiator of a flow whose first packet came by the port `owner`. One that the node's kernel has
+/// forwarded goes back by the host port, whatever the route to its source: the kernel may have translated the flow.
+#[inline(never)]
+pub(in crate::dataplane) fn route_back(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+    owner: Option<PortId>,
+) -> Option<u32> {
+    let snapshot = context.snapshot;
+    let host = owner.and_then(|owner| snapshot.port(owner)).filter(|port| port.kind == PortKind::Host);
+    let is_v4 = batch.packets[i].is_v4;
+    let node = host.and_then(|host| host.addresses().iter().find(|own| address::is_v4(**own) == is_v4));
+    match node.and_then(|node| snapshot.hop_number(*node)) {
+        Some(number) => {
+            route_by(batch, i, context, rate_limits, Some(number));
+            Some(number)
+        }
+        None => route(batch, i, context, rate_limits),
+    }
+}
+
+/// Sets the adjacency of packet `i` to that of a hop.
+#[inline(always)]
+pub(super) fn route_by(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+    number: Option<u32>,
+) {
     let packet = &batch.packets[i];
-    let number = context.snapshot.hop_number(packet.dst);
     match number.and_then(|number| context.snapshot.adjacency(number)) {
         Some(adjacency) if adjacency.takes(packet) && !is_link_scoped(packet) => {
             batch.adjacencies[i] = adjacency;
         }
         _ => route_slow(batch, i, context, rate_limits, number),
     }
-    number
 }
 
 /// Whether a packet stays on its link: "Routers must not forward any packets with Link-Local source or

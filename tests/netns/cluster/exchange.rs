@@ -23,17 +23,26 @@ pub(crate) const PORT: u16 = 7000;
 /// Exchanges data with a server at an address of `server`, which the client reaches by `to`. Returns the address that the server
 /// has seen, if all arrives.
 pub(crate) fn exchange(client: &impl Network, server: &impl Network, to: IpAddr) -> Result<IpAddr, String> {
+    exchange_at(client, server, SocketAddr::new(to, PORT))
+}
+
+/// Does so with a client that sends to another port.
+pub(crate) fn exchange_at(
+    client: &impl Network,
+    server: &impl Network,
+    to: SocketAddr,
+) -> Result<IpAddr, String> {
     let tcp = tcp(client, server, to).map_err(|error| format!("TCP: {error}"))?;
     let udp = udp(client, server, to).map_err(|error| format!("UDP: {error}"))?;
     if tcp == udp { Ok(tcp) } else { Err(format!("TCP came from {tcp}, UDP from {udp}")) }
 }
 
-fn any(to: IpAddr) -> SocketAddr {
+fn any(to: SocketAddr) -> SocketAddr {
     let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
     SocketAddr::new(any.parse().unwrap(), PORT)
 }
 
-fn tcp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Result<IpAddr> {
+fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io::Result<IpAddr> {
     let listener = server.enter(|| TcpListener::bind(any(to)))?;
     listener.set_nonblocking(true)?;
     let serve: JoinHandle<std::io::Result<IpAddr>> = std::thread::spawn(move || {
@@ -53,7 +62,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Res
         stream.write_all(&data)?;
         Ok(from.ip())
     });
-    let mut stream = client.enter(|| TcpStream::connect_timeout(&SocketAddr::new(to, PORT), CONNECT))?;
+    let mut stream = client.enter(|| TcpStream::connect_timeout(&to, CONNECT))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let data: Vec<u8> = (0..TRANSFER).map(|n| (n % 251) as u8).collect();
     stream.write_all(&data)?;
@@ -63,7 +72,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Res
     serve.join().unwrap()
 }
 
-fn udp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Result<IpAddr> {
+fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io::Result<IpAddr> {
     let serving = server.enter(|| UdpSocket::bind(any(to)))?;
     let asking = client.enter(|| UdpSocket::bind(SocketAddr::new(any(to).ip(), 0)))?;
     for socket in [&serving, &asking] {
@@ -74,7 +83,7 @@ fn udp(client: &impl Network, server: &impl Network, to: IpAddr) -> std::io::Res
         let data = vec![7; bytes];
         let mut buffer = vec![0; 65_536];
         let exchange = |buffer: &mut Vec<u8>| -> std::io::Result<IpAddr> {
-            asking.send_to(&data, SocketAddr::new(to, PORT))?;
+            asking.send_to(&data, to)?;
             let (length, from) = serving.recv_from(buffer)?;
             serving.send_to(&buffer[..length], from)?;
             let (back, _) = asking.recv_from(buffer)?;

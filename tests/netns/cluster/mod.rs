@@ -4,11 +4,11 @@ mod exchange;
 mod host;
 mod rig;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use palisade::lab::PodPorts;
 
-use self::exchange::{exchange, pings};
+use self::exchange::{PORT, exchange, exchange_at, pings};
 use self::host::{Network, eventually};
 use self::rig::{Cluster, outside};
 use crate::support::isolated;
@@ -57,6 +57,21 @@ fn pods_and_nodes_reach_each_other_by_taps() {
 #[test]
 fn pods_and_nodes_reach_each_other_by_veth_pairs() {
     paths_within_a_cluster(PodPorts::Veth);
+}
+
+#[test]
+fn a_host_port_is_reached_from_pods_from_the_node_and_from_outside() {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = Cluster::up(2, PodPorts::Tap);
+    let web = cluster.pod_with_host_port(1, "web", Some((8080, PORT)));
+    let far = cluster.pod(2, "far");
+    cluster.wait_for_pods();
+    let [node, far_node] = &cluster.nodes[..] else { panic!("two nodes") };
+    // The plugin portmap translates IPv4 in the node's kernel.
+    let at = SocketAddr::new(node.addresses[0], 8080);
+    assert_eq!(exchange_at(&cluster.outside, &web, at), Ok(outside()[0]), "from outside");
+    assert_eq!(exchange_at(&far_node.host, &web, at), Ok(far_node.addresses[0]), "from the other node");
+    assert_eq!(exchange_at(&far, &web, at), Ok(far.addresses[0]), "from a pod of the other node");
 }
 
 /// Routes of the switch in a node's table.

@@ -122,12 +122,22 @@ impl Cluster {
 
     /// Makes a pod of a node by the plugins of the conflist, and puts its object, with its name as the label `app`.
     pub(crate) fn pod(&self, number: Number, name: &str) -> Pod {
+        self.pod_with_host_port(number, name, None)
+    }
+
+    /// Makes the same with a port of the node, TCP and UDP, that leads to this one of the pod.
+    pub(crate) fn pod_with_host_port(
+        &self,
+        number: Number,
+        name: &str,
+        host_port: Option<(u16, u16)>,
+    ) -> Pod {
         let node = &self.nodes[usize::from(number) - 1];
         node.host.run(&format!("ip netns add {name}"));
         let network = node.host.file(&format!("/run/netns/{name}"));
         // A runtime does so by the plugin loopback.
         node.host.run(&format!("ip -n {name} link set lo up"));
-        let result = node.add(name, self.ports);
+        let result = node.add(name, self.ports, host_port);
         let addresses: Vec<IpAddr> = result["ips"].as_array().unwrap().iter().map(address_of).collect();
         let addresses: [IpAddr; 2] = addresses.try_into().expect("a pod has an address of each family");
         self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
@@ -227,7 +237,7 @@ impl Node {
     }
 
     /// Calls the plugins of the conflist as a runtime does. Returns the last result.
-    fn add(&self, pod: &str, ports: PodPorts) -> Value {
+    fn add(&self, pod: &str, ports: PodPorts, host_port: Option<(u16, u16)>) -> Value {
         let conflist = std::fs::read_to_string(self.host.file("/run/net.d/05-palisade.conflist")).unwrap();
         let conflist: Value = serde_json::from_str(&conflist).unwrap();
         let mut result = Value::Null;
@@ -238,6 +248,13 @@ impl Node {
             let program = config["type"].as_str().unwrap().to_owned();
             if program == "palisade-cni" {
                 config["interface"] = json!(if ports == PodPorts::Tap { "tap" } else { "veth" });
+            }
+            if let Some((host, container)) = host_port
+                && config["capabilities"]["portMappings"] == true
+            {
+                let mapping =
+                    |protocol| json!({"hostPort": host, "containerPort": container, "protocol": protocol});
+                config["runtimeConfig"] = json!({"portMappings": [mapping("tcp"), mapping("udp")]});
             }
             if !result.is_null() {
                 config["prevResult"] = result;

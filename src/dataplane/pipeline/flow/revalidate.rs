@@ -60,7 +60,8 @@ pub(in crate::dataplane::pipeline) fn revalidate(
         }
         return Revalidation::Dropped;
     }
-    if let Some((port, _)) = origin {
+    // A source that is no pod's may have come by another port than that which leads to it.
+    if let Some((port, _)) = origin.filter(|(_, port)| port.is_pod()) {
         context.conntrack.set_owner_port(slot, port);
     }
     if let Some(events) = context.events {

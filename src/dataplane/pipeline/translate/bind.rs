@@ -72,7 +72,9 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
             let owner = flow.and_then(|slot| context.conntrack.entry(slot).quota_owner());
             owner.map_or(QuotaClass::Ended, |owner| owner.class)
         }
-        BindingKind::Fragment | BindingKind::ReplyFragment if !may_have_fragments(held.idle_seconds) => {
+        BindingKind::Fragment | BindingKind::ReplyFragment | BindingKind::ReturnFragment
+            if !may_have_fragments(held.idle_seconds) =>
+        {
             QuotaClass::Ended
         }
         _ => QuotaClass::Unassured,

@@ -5,17 +5,21 @@ use super::destination::refuse_other;
 use super::fragment_key::{bind_fragments, fragment_key};
 use super::hairpin::turn_later_fragment_back;
 use super::masquerade::is_to_external_address;
-use crate::dataplane::DropReason;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::service::{BindingEnd, BindingKind, Translation, TranslationKind};
-use crate::net::address::Address;
+use crate::dataplane::{DropReason, PortKind};
+use crate::net::address::{Address, is_v4};
 
 /// Binds the later fragments of a datagram to the translation of packet `i`, its first fragment. One that is not translated ends
 /// the binding of an earlier datagram with its identification.
 #[cold]
 pub(in crate::dataplane::pipeline) fn bind_later_fragments(batch: &Batch, i: usize, context: &Context<'_>) {
     let (packet, translation) = (&batch.packets[i], batch.translations[i]);
+    if let Some(node) = returns_to_node(batch, i, context) {
+        let ends = [packet.src, packet.dst];
+        bind_fragments(batch, i, context, BindingKind::ReturnFragment, ends, BindingEnd::new(node, 0));
+    }
     if !batch.translated.contains(&(i as u16)) {
         if context.bindings.has_fragments() {
             for kind in [BindingKind::Fragment, BindingKind::ReplyFragment] {
@@ -54,6 +58,26 @@ pub(in crate::dataplane::pipeline) fn bind_later_fragments(batch: &Batch, i: usi
         }
         _ => {}
     }
+}
+
+/// Address of the node at the host port by which packet `i` leaves, if it goes back there: its destination is another one.
+fn returns_to_node(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Address> {
+    let (packet, out) = (&batch.packets[i], batch.adjacencies[i].out);
+    let host =
+        context.snapshot.port(out).filter(|port| port.kind == PortKind::Host && !port.owns(packet.dst))?;
+    host.addresses().iter().copied().find(|own| is_v4(*own) == packet.is_v4)
+}
+
+/// Number of the hop of later fragment `i`, if the first one of its datagram has gone back by the host port.
+#[cold]
+pub(in crate::dataplane::pipeline) fn return_hop(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'_>,
+) -> Option<u32> {
+    let ends = [batch.packets[i].src, batch.packets[i].dst];
+    let node = bound(batch, i, context, BindingKind::ReturnFragment, ends)?;
+    context.snapshot.hop_number(node.address)
 }
 
 /// Translates later fragment `i`, if the first one of its datagram was translated. Drops one to a virtual address inside the

@@ -23,7 +23,7 @@ pub(super) use self::collision::{has_flow_from_other_port, replace_source_port};
 pub(super) use self::finish::{finish_translations, restore_destinations};
 pub(in crate::dataplane) use self::forward::Translator;
 pub(super) use self::forward::translate;
-pub(super) use self::later_fragments::{bind_later_fragments, translate_later_fragment};
+pub(super) use self::later_fragments::{bind_later_fragments, return_hop, translate_later_fragment};
 pub(super) use self::masquerade::{choose_external_port, leaves_masqueraded, unmark};
 pub(super) use self::remember::{cache_hop, remember, remember_opened};
 pub(super) use self::reply::{FlowMatch, match_known_flow, translate_plain, translate_quoted};

@@ -26,6 +26,8 @@ pub(crate) enum BindingKind {
     ReplyFragment = 5,
     /// From a pod's target port and the virtual address by which the pod reaches itself to that address's port.
     Hairpin = 6,
+    /// From a fragmented datagram that goes back by the host port to the address of the node there.
+    ReturnFragment = 7,
 }
 
 /// Key of a binding.
@@ -193,12 +195,13 @@ impl Binding {
 }
 
 impl BindingKind {
-    const ALL: [BindingKind; 5] = [
+    const ALL: [BindingKind; 6] = [
         BindingKind::Forward,
         BindingKind::Affinity,
         BindingKind::Fragment,
         BindingKind::ReplyFragment,
         BindingKind::Hairpin,
+        BindingKind::ReturnFragment,
     ];
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Flow {
     pub(crate) query: Option<u8>,
     pub(super) attachments: [AttachmentId; 2],
     pub(super) generation: u32,
+    /// Whether its first packet came by the host port.
+    pub(super) by_host: bool,
     pub(crate) state: &'static str,
     /// Sides of a TCP connection that have sent FIN.
     pub(super) finished: [bool; 2],

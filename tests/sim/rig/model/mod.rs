@@ -121,14 +121,18 @@ impl Model {
             }
         }
         let found = self.find(about);
-        let out = match self.route(spec.dst) {
+        // A flow that the node's kernel has forwarded is answered by the host port.
+        let back =
+            found.is_some_and(|(flow, side)| self.flows[flow].by_host && (side == 1) != quoted.is_some());
+        let mut out = match self.route(spec.dst) {
             Route::Gateway => return Model::echo(port, spec),
             Route::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
                 return Fate::Drop("no-route", None);
             }
             Route::Nowhere => return Fate::Drop("no-route", None),
             // The switch routes no packet between addresses outside its pods.
-            Route::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
+            Route::Port(UPLINK) if port == UPLINK && !back => return Fate::Drop("no-route", None),
+            Route::Port(_) if back => HOST,
             Route::Port(out) => out,
         };
         let mtu = if out.index() == PODS - 1 { rig::SMALL_MTU } else { rig::MTU };
@@ -140,7 +144,7 @@ impl Model {
             return Fate::Drop("too-big", quoted.is_none().then(|| report(port, spec, Some(mtu))));
         }
         let reason = match found {
-            Some((flow, side)) => self.advance(flow, side, port, out, spec, quoted.is_some()),
+            Some((flow, side)) => self.advance(flow, side, port, &mut out, spec, quoted.is_some()),
             None if quoted.is_some() => Some("invalid-state"),
             None => self.open(port, out, spec, None),
         };
@@ -234,7 +238,7 @@ impl Model {
         number: usize,
         side: usize,
         port: PortId,
-        out: PortId,
+        out: &mut PortId,
         spec: &Spec,
         is_error: bool,
     ) -> Option<&'static str> {
@@ -243,7 +247,15 @@ impl Model {
             let ends = [self.attachment(key.src), self.attachment(key.dst)];
             if self.flows[number].attachments != ends {
                 self.flows.remove(number);
-                return if is_error { Some("invalid-state") } else { self.open(port, out, spec, None) };
+                if is_error {
+                    return Some("invalid-state");
+                }
+                match self.route(spec.dst) {
+                    Route::Port(UPLINK) if port == UPLINK => return Some("no-route"),
+                    Route::Port(own) => *out = own,
+                    Route::Gateway | Route::Nowhere => return Some("no-route"),
+                }
+                return self.open(port, *out, spec, None);
             }
             let (Route::Port(from), Route::Port(to)) = (self.route(key.src), self.route(key.dst)) else {
                 unreachable!("no flow is with the gateway");
@@ -276,7 +288,7 @@ impl Model {
                 None
             }
             Outcome::Invalid => Some("invalid-state"),
-            Outcome::Reopen => self.open(port, out, spec, Some(number)),
+            Outcome::Reopen => self.open(port, *out, spec, Some(number)),
         }
     }
 
@@ -329,6 +341,7 @@ impl Model {
             query: query(spec).map(|(request, _)| request),
             attachments: [self.attachment(key.src), self.attachment(key.dst)],
             generation: self.generation,
+            by_host: port == HOST,
             state,
             finished,
             end,
