@@ -8,10 +8,13 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use kube::client::Body;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::time::timeout;
+use tower::{BoxError, ServiceBuilder};
 
 use super::kinds::Kind;
 use crate::limits::OBJECT_BYTES_MAX;
@@ -23,6 +26,13 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 const MESSAGE_CHARS_MAX: usize = 300;
 /// Longest wait for a connection, and for the head of a response.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Silence of a connection after which the kernel asks its peer, and interval and number of questions without an answer
+/// after which the connection ends.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
+const KEEPALIVE_RETRIES: u32 = 2;
+/// Longest wait for the acknowledgement of sent data.
+const SILENCE_MAX: Duration = Duration::from_secs(11);
 /// Longest wait that a server may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
@@ -180,7 +190,7 @@ impl Connection {
         if let Some(client) = known {
             return Ok(client);
         }
-        let client = Client::try_from(self.config().await?).map_err(|error| unusable(&error))?;
+        let client = client_of(&self.config().await?).map_err(|error| unusable(&error))?;
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
         Ok(client)
     }
@@ -195,12 +205,31 @@ impl Connection {
             }
             None => Config::infer().await.map_err(|error| unusable(&error))?,
         };
-        config.connect_timeout = Some(HEAD_TIMEOUT);
-        // The followers have a time limit of their own, between two bytes.
-        config.read_timeout = None;
-        config.write_timeout = Some(HEAD_TIMEOUT);
+        // The sockets and the followers have time limits of their own.
+        (config.connect_timeout, config.read_timeout, config.write_timeout) = (None, None, None);
         Ok(config)
     }
+}
+
+/// Client whose sockets end when their peer is silent: a watch sends nothing, maybe for a minute.
+fn client_of(config: &Config) -> kube::Result<Client> {
+    let mut sockets = HttpConnector::new();
+    sockets.enforce_http(false);
+    sockets.set_nodelay(true);
+    sockets.set_connect_timeout(Some(HEAD_TIMEOUT));
+    sockets.set_keepalive(Some(KEEPALIVE));
+    sockets.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    sockets.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    sockets.set_tcp_user_timeout(Some(SILENCE_MAX));
+    let connector = config.rustls_https_connector_with_connector(sockets)?;
+    let requests = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(requests);
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 /// Address of a server without a user and a password.

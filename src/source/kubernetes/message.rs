@@ -44,7 +44,7 @@ impl Default for Timing {
             idle: Duration::from_secs(150),
             settle: Duration::from_secs(2),
             retry_min: Duration::from_millis(200),
-            retry_max: Duration::from_secs(20),
+            retry_max: Duration::from_secs(5),
             absent: Duration::from_secs(20),
             vanished: Duration::from_secs(30),
             verify: Duration::from_secs(2),

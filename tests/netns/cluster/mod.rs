@@ -115,3 +115,15 @@ fn a_nodes_routes_follow_the_nodes_of_the_cluster_and_outlive_the_switch() {
     eventually("a node has gone", || node_routes(&cluster) == before);
     assert_eq!(cluster.nodes[0].client().status().unwrap().problems, [""; 0]);
 }
+
+#[test]
+fn an_api_server_whose_packets_vanish_is_noticed() {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = Cluster::up(1, PodPorts::Tap);
+    let client = cluster.nodes[0].client();
+    let away = || client.status().unwrap().source.is_some_and(|source| !source.report.away.is_empty());
+    assert!(!away());
+    // No reset, no error: packets vanish. A watch may be silent for longer than this test waits.
+    cluster.outside.run("ip link set eth0 down");
+    eventually("the agent says so", away);
+}

@@ -137,13 +137,18 @@ impl Cluster {
         let network = node.host.file(&format!("/run/netns/{name}"));
         // A runtime does so by the plugin loopback.
         node.host.run(&format!("ip -n {name} link set lo up"));
+        let object = |status: Value| {
+            json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "default", "name": name, "labels": {"app": name}},
+                "spec": {"nodeName": node.host.name, "containers": [{"name": "c", "image": "c"}]}, "status": status})
+        };
+        // The kubelet knows the addresses behind the plugins.
+        self.api.put(object(json!({"phase": "Pending"})));
         let result = node.add(name, self.ports, host_port);
         let addresses: Vec<IpAddr> = result["ips"].as_array().unwrap().iter().map(address_of).collect();
         let addresses: [IpAddr; 2] = addresses.try_into().expect("a pod has an address of each family");
-        self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "default", "name": name, "labels": {"app": name}},
-            "spec": {"nodeName": node.host.name, "containers": [{"name": "c", "image": "c"}]},
-            "status": {"phase": "Running", "podIP": addresses[0], "podIPs": addresses.map(|ip| json!({"ip": ip}))}}));
+        let ips = addresses.map(|ip| json!({"ip": ip}));
+        self.api.put(object(json!({"phase": "Running", "podIP": addresses[0], "podIPs": ips})));
         Pod { network, addresses }
     }
 
