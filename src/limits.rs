@@ -102,7 +102,7 @@ pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
 /// Verdicts on first fragments that one worker shares with the others at a time.
 pub const FIRST_VERDICTS_SHARED_MAX: usize = 1024;
 /// Most routes, those of the configuration included, before the control socket takes no further one.
-pub const ROUTES_MAX: usize = 4096;
+pub const ROUTES_MAX: usize = 16_384;
 /// Commands of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
 /// Most connections to the control socket, and at most a quarter of the process's file descriptors. At the

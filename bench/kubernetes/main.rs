@@ -132,8 +132,8 @@ impl Target for Noted<'_> {
         self.inner.routes()
     }
 
-    fn put_route(&self, prefix: IpNet, request: &RouteRequest) -> Result<(), TargetError> {
-        self.inner.put_route(prefix, request)
+    fn put_routes(&self, routes: &[(IpNet, RouteRequest)]) -> Vec<(IpNet, TargetError)> {
+        self.inner.put_routes(routes)
     }
 
     fn delete_route(&self, prefix: IpNet) -> Result<(), TargetError> {

@@ -110,6 +110,39 @@ impl Switch {
         Ok(self.routes().into_iter().find(added).unwrap_or_else(unused))
     }
 
+    /// Adds routes as one change, in place of those to the same prefixes. Returns those that are refused.
+    pub fn put_routes(&self, requests: &[(IpNet, RouteRequest)]) -> Vec<(IpNet, ApiError)> {
+        let _writer = self.lock_writer();
+        let state = self.draft();
+        let (mut routes, mut refused) = (BTreeMap::new(), Vec::new());
+        for (prefix, RouteRequest { port, next_hop, node }) in requests {
+            let route =
+                PortRoute { prefix: prefix.trunc(), port: port.clone(), next_hop: *next_hop, node: *node };
+            let has_port = state.ports.contains_key(port);
+            let checked = if has_port {
+                validation::validate_route(&route)
+            } else {
+                Err(ApiError::NoPort { name: port.clone() })
+            };
+            match checked {
+                Ok(()) => drop(routes.insert(route.prefix, route)),
+                Err(error) => refused.push((*prefix, error)),
+            }
+        }
+        let others = state.routes.iter().filter(|route| !routes.contains_key(&route.prefix.trunc()));
+        let mut all: Vec<PortRoute> = others.cloned().collect();
+        let room = ROUTES_MAX.saturating_sub(all.len());
+        let (fitting, left): (Vec<_>, Vec<_>) =
+            routes.into_values().enumerate().partition(|(n, _)| *n < room);
+        refused.extend(left.into_iter().map(|(_, route)| (route.prefix, ApiError::TooManyRoutes)));
+        all.extend(fitting.into_iter().map(|(_, route)| route));
+        if *state.routes != *all {
+            // A worker that is late has the routes with the next change.
+            let _ = self.publish(State { routes: all.into(), ..state });
+        }
+        refused
+    }
+
     /// Removes a route.
     pub fn delete_route(&self, prefix: IpNet) -> Result<(), ApiError> {
         let _writer = self.lock_writer();

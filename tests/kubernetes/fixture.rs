@@ -137,20 +137,23 @@ impl Target for Recorder {
     fn routes(&self) -> Result<Vec<RouteInfo>, TargetError> {
         let shown = |(prefix, route): (&IpNet, &RouteRequest)| {
             let info = json!({"prefix": prefix, "origin": "configured", "in_force": true, "port": route.port,
-                "next_hop": route.next_hop});
+                "next_hop": route.next_hop, "node": route.node});
             serde_json::from_value(info).unwrap()
         };
         Ok(self.0.lock().unwrap().routes.iter().map(shown).collect())
     }
 
-    fn put_route(&self, prefix: IpNet, request: &RouteRequest) -> Result<(), TargetError> {
+    fn put_routes(&self, routes: &[(IpNet, RouteRequest)]) -> Vec<(IpNet, TargetError)> {
         let mut recorded = self.0.lock().unwrap();
-        recorded.route_changes.push(format!("put {prefix}"));
-        if recorded.refuses_routes {
-            return Err(TargetError::Refused("its port is away".to_owned()));
-        }
-        recorded.routes.insert(prefix, request.clone());
-        Ok(())
+        let put = |(prefix, request): &(IpNet, RouteRequest)| {
+            recorded.route_changes.push(format!("put {prefix}"));
+            if recorded.refuses_routes {
+                return Some((*prefix, TargetError::Refused("its port is away".to_owned())));
+            }
+            recorded.routes.insert(*prefix, request.clone());
+            None
+        };
+        routes.iter().filter_map(put).collect()
     }
 
     fn delete_route(&self, prefix: IpNet) -> Result<(), TargetError> {

@@ -107,7 +107,7 @@ impl Routes {
                     outcome.warning =
                         Some(format!("the route to {prefix} is configured already, and stays as it is"));
                 }
-                _ => to_put.push((*prefix, route)),
+                _ => to_put.push((*prefix, route.clone())),
             }
         }
         // A route is recorded before the switch has it, so that the next agent knows it whatever happens here.
@@ -116,8 +116,8 @@ impl Routes {
             record(&self.own);
             self.recorded = Some(self.own.clone());
         }
-        for (prefix, route) in to_put {
-            if let Err(error) = target.put_route(prefix, route) {
+        if !to_put.is_empty() {
+            for (prefix, error) in target.put_routes(&to_put) {
                 outcome.failed(format!("no route to {prefix}: {error}"));
             }
         }
@@ -140,7 +140,8 @@ impl Outcome {
 
 /// Whether a route of the switch is one that is wanted.
 fn is_equal(present: &RouteInfo, wanted: &RouteRequest) -> bool {
-    present.port.as_ref() == Some(&wanted.port) && present.next_hop == wanted.next_hop
+    (present.port.as_ref(), present.next_hop, present.node)
+        == (Some(&wanted.port), wanted.next_hop, wanted.node)
 }
 
 /// Routes to the pods of all nodes but `own`, and a claim of a prefix that has none. A prefix that overlaps with one of

@@ -30,8 +30,8 @@ pub trait Target {
     fn uplinks(&self) -> Result<Vec<String>, TargetError>;
     /// Routes that the switch has.
     fn routes(&self) -> Result<Vec<RouteInfo>, TargetError>;
-    /// Adds a route.
-    fn put_route(&self, prefix: IpNet, request: &RouteRequest) -> Result<(), TargetError>;
+    /// Adds routes, in place of those to the same prefixes. Returns those that the switch does not take.
+    fn put_routes(&self, routes: &[(IpNet, RouteRequest)]) -> Vec<(IpNet, TargetError)>;
     /// Removes a route, if it is there.
     fn delete_route(&self, prefix: IpNet) -> Result<(), TargetError>;
     /// Passes the state of the agent on.
@@ -133,9 +133,9 @@ impl Target for SwitchTarget<'_> {
         Ok(self.switch.routes())
     }
 
-    fn put_route(&self, prefix: IpNet, request: &RouteRequest) -> Result<(), TargetError> {
-        self.switch.put_route(prefix, request)?;
-        Ok(())
+    fn put_routes(&self, routes: &[(IpNet, RouteRequest)]) -> Vec<(IpNet, TargetError)> {
+        let refused = self.switch.put_routes(routes).into_iter();
+        refused.map(|(prefix, error)| (prefix, error.into())).collect()
     }
 
     fn delete_route(&self, prefix: IpNet) -> Result<(), TargetError> {
@@ -232,9 +232,19 @@ impl Target for ClientTarget {
         Ok(self.client.routes()?)
     }
 
-    fn put_route(&self, prefix: IpNet, request: &RouteRequest) -> Result<(), TargetError> {
-        self.client.put_route(prefix, request).map_err(|error| TargetError::Refused(error.to_string()))?;
-        Ok(())
+    fn put_routes(&self, routes: &[(IpNet, RouteRequest)]) -> Vec<(IpNet, TargetError)> {
+        let put = |(prefix, request): &(IpNet, RouteRequest)| {
+            let error = match self.client.put_route(*prefix, request) {
+                // There is one already.
+                Err(error) if error.status() == Some(409) => self
+                    .client
+                    .delete_route(*prefix)
+                    .and_then(|()| self.client.put_route(*prefix, request).map(drop)),
+                other => other.map(drop),
+            };
+            error.err().map(|error| (*prefix, TargetError::Refused(error.to_string())))
+        };
+        routes.iter().filter_map(put).collect()
     }
 
     fn delete_route(&self, prefix: IpNet) -> Result<(), TargetError> {

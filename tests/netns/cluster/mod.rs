@@ -111,7 +111,12 @@ fn a_nodes_routes_follow_the_nodes_of_the_cluster_and_outlive_the_switch() {
     assert!(cluster.nodes[0].host.run("ip route show 10.9.0.0/24").contains("192.0.2.254"));
     cluster.put_node(3, "10.244.3.0/24");
     eventually("a node has joined", || node_routes(&cluster).contains(&"10.244.3.0/24".to_owned()));
+    cluster.put_node(4, "10.244.3.0/24");
     cluster.remove_node(3);
+    eventually("the prefix has moved to another node", || {
+        cluster.nodes[0].host.run("ip route show 10.244.3.0/24").contains("via 192.0.2.4")
+    });
+    cluster.remove_node(4);
     eventually("a node has gone", || node_routes(&cluster) == before);
     assert_eq!(cluster.nodes[0].client().status().unwrap().problems, [""; 0]);
 }
