@@ -47,7 +47,8 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss
     let (client, db) = (rig.pod("client"), rig.pod("db"));
     let socket = client.run(|| UdpSocket::bind((client.v4(), 0))).unwrap().unwrap();
     socket.connect((db.v4(), PORT)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    // An answer that is late on a busy machine is no loss.
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (stop, sent, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let rig = thread::scope(|scope| {
         scope.spawn(|| {
