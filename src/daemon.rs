@@ -8,8 +8,8 @@ use crate::cni;
 use crate::config::{Config, OnStop, PortConfig};
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{
-    ApiError, BoundSocket, CoverageCheck, DropCollector, FlowExporter, HttpListener, InterfaceMonitor,
-    NodeRoutes, Server, ServerError, Switch, raise_descriptor_limit,
+    ApiError, BoundSocket, CoverageCheck, HttpListener, InterfaceMonitor, Periodic, Server, ServerError,
+    Switch, collect_drops, export_flows, keep_node_routes, raise_descriptor_limit, remove_node_routes,
 };
 use crate::dataplane::{Backend, Dataplane, DataplaneApi, DryRun, Settings, ShutdownMode, StartError};
 use crate::kernel_dataplane::KernelDataplane;
@@ -50,9 +50,9 @@ pub struct Daemon {
 /// Threads beside the requests.
 struct Threads {
     monitor: InterfaceMonitor,
-    drop_collector: DropCollector,
-    exporter: Option<FlowExporter>,
-    node_routes: NodeRoutes,
+    drop_collector: Periodic,
+    exporter: Option<Periodic>,
+    node_routes: Periodic,
 }
 
 /// Program that forwards the packets.
@@ -151,10 +151,9 @@ impl Daemon {
         let Daemon { server, threads, switch, packet_path, shutdown_mode, .. } = self;
         drop(server);
         let Threads { monitor, drop_collector, exporter, node_routes } = threads;
-        drop((monitor, drop_collector, exporter));
-        match shutdown_mode {
-            ShutdownMode::Detached => node_routes.remove(),
-            ShutdownMode::Closed | ShutdownMode::AsFound => drop(node_routes),
+        drop((monitor, drop_collector, exporter, node_routes));
+        if shutdown_mode == ShutdownMode::Detached {
+            remove_node_routes();
         }
         drop(switch);
         Ok(packet_path.stop(shutdown_mode)?)
@@ -183,10 +182,10 @@ fn open(
     let monitor = InterfaceMonitor::start(switch).map_err(|error| {
         StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
     })?;
-    let drop_collector = DropCollector::start(switch)
+    let drop_collector = collect_drops(switch)
         .map_err(|error| StartError::Setup(format!("no thread for drop samples: {error}")))?;
     // No port is open yet, so that every packet counts.
-    let exporter = FlowExporter::start(switch)
+    let exporter = export_flows(switch)
         .map_err(|error| StartError::Setup(format!("no thread for the export of flows: {error}")))?;
     configure(switch, config, tables)?;
     if let Some(directory) = config.cni_directory() {
@@ -194,7 +193,7 @@ fn open(
     }
     packet_path.take_over()?;
     let server = socket.serve(switch.clone())?;
-    let node_routes = NodeRoutes::start(switch)
+    let node_routes = keep_node_routes(switch)
         .map_err(|error| StartError::Setup(format!("no thread for the routes of the node: {error}")))?;
     Ok((Threads { monitor, drop_collector, exporter, node_routes }, server))
 }

@@ -56,6 +56,10 @@ pub const POD_ADDRESSES_MAX: usize = 8;
 /// configured ones, and those of pods of an earlier run that have not come back. The latter take at most half
 /// of them.
 pub const UPLINK_PREFIXES_MAX: usize = 1 << 15;
+/// Most destinations to which pods keep their addresses: configured ones, and prefixes and addresses of other nodes.
+pub const EXCEPTIONS_MAX: usize = 1 << 16;
+/// Most configured ones of them.
+pub const EXCEPT_MAX: usize = 1024;
 /// Most ports of Services that an uplink takes from the kernel.
 pub const UPLINK_SERVICE_PORTS_MAX: usize = 1 << 16;
 /// Most configured prefixes of the node's pods.
@@ -236,6 +240,7 @@ const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes 
 const _: () =
     assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRST_VERDICTS_SHARED_MAX.is_power_of_two());
 const _: () = assert!(PORTS_MAX * POD_ADDRESSES_MAX + POD_PREFIXES_MAX <= UPLINK_PREFIXES_MAX / 2);
+const _: () = assert!(EXCEPT_MAX + POD_PREFIXES_MAX + 2 * ROUTES_MAX <= EXCEPTIONS_MAX);
 const _: () = assert!(NEIGHBORS_MAX.is_power_of_two());
 const _: () = assert!(PORTS_MAX <= u16::MAX as usize);
 const _: () = assert!(WORKERS_MAX <= u16::MAX as usize);

@@ -8,6 +8,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::dataplane::MasqueradeSettings;
+use crate::limits::EXCEPT_MAX;
 
 /// Fewest external ports.
 const PORTS_MIN: u16 = 512;
@@ -23,6 +24,7 @@ pub struct Masquerade {
     #[serde(deserialize_with = "ports")]
     pub ports: RangeInclusive<u16>,
     /// Destinations to which pods keep their addresses, besides pods and nodes of the cluster.
+    #[serde(deserialize_with = "except")]
     pub except: Vec<IpNet>,
 }
 
@@ -53,6 +55,14 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, 
         Some(wrong) => Err(D::Error::custom(format!("{wrong} is no address that a peer outside can answer"))),
         None => Ok(addresses),
     }
+}
+
+fn except<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let prefixes: Vec<IpNet> = Vec::deserialize(deserializer)?;
+    if prefixes.len() > EXCEPT_MAX {
+        return Err(D::Error::custom(format!("there are at most {EXCEPT_MAX} destinations")));
+    }
+    Ok(prefixes)
 }
 
 fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RangeInclusive<u16>, D::Error> {

@@ -33,8 +33,8 @@ mod server;
 mod client;
 
 pub use api_error::ApiError;
-pub use background::FlowExporter;
-pub(crate) use background::{DropCollector, NodeRoutes};
+pub use background::{Periodic, export_flows};
+pub(crate) use background::{collect_drops, keep_node_routes, remove_node_routes};
 pub use client::{Client, ClientError};
 pub use drops::DropFilter;
 pub(crate) use frame_summary::summarize;

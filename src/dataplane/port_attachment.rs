@@ -32,6 +32,17 @@ impl OpenPort {
         }
     }
 
+    /// Sets the destinations to which pods keep their addresses.
+    pub(super) fn set_exceptions(&mut self, exceptions: &BTreeSet<IpNet>) {
+        let PortAttachment::Program(program) = &mut self.attachment else { return };
+        if let Err(error) = program.set_exceptions(exceptions) {
+            tracing::error!(
+                interface = self.interface.name,
+                "an uplink may take from the kernel what other nodes answer it: {error}"
+            );
+        }
+    }
+
     /// Keeps the program that marks the node's sockets attached. Returns whether it is where it was not before, or the
     /// reverse: then the port has to be opened again.
     pub(super) fn has_changed_marker(&mut self, pins: Option<&Pins>) -> bool {

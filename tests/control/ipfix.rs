@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use palisade::control::{FlowExporter, IpfixSettings, MetricsFormat, Switch, SwitchSettings};
+use palisade::control::{IpfixSettings, MetricsFormat, Periodic, Switch, SwitchSettings, export_flows};
 use palisade::dataplane::{EndedFlow, EndedFlows, FlowCount, FlowCounters, FlowEnd};
 use palisade::ids::PortId;
 use palisade::net::flow::{FlowKey, Protocol};
@@ -74,7 +74,7 @@ fn flow(source_port: u16, packets: u64, v6: bool) -> FlowCount {
 }
 
 /// Switch with two pods that exports its flows.
-fn exporting(collector: &Collector) -> (Arc<FakeDataplane>, Arc<Switch>, FlowExporter) {
+fn exporting(collector: &Collector) -> (Arc<FakeDataplane>, Arc<Switch>, Periodic) {
     let settings = IpfixSettings {
         collector: collector.address(),
         observation_domain: 77,
@@ -86,7 +86,7 @@ fn exporting(collector: &Collector) -> (Arc<FakeDataplane>, Arc<Switch>, FlowExp
         switch.put_port(&format!("veth-{name}"), &pod_port()).unwrap();
         switch.put_pod(&pod(name), &on_port(&format!("veth-{name}"), address)).unwrap();
     }
-    let exporter = FlowExporter::start(&switch).unwrap().unwrap();
+    let exporter = export_flows(&switch).unwrap().unwrap();
     (dataplane, switch, exporter)
 }
 

@@ -1,13 +1,13 @@
 //! Masquerading: flows of pods to the outside leave with an address of the node.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, DropReason, FlowMemory, Masquerade, MasqueradeSettings, Settings,
+    ConntrackSettings, DesiredState, DropReason, FlowMemory, Masquerade, MasqueradeSettings, Settings,
 };
 use palisade::ids::PortId;
 use palisade::net::flow::Protocol;
@@ -21,7 +21,7 @@ use crate::rig::{
 };
 use crate::services::errors::error;
 use crate::services::fixture::{
-    PROTOCOLS, SERVICE, becomes, packet, port, services, transport, virtual_address,
+    PROTOCOLS, SERVICE, TARGET, becomes, packet, port, services, services_at, transport, virtual_address,
 };
 use crate::services::fragments::cut;
 
@@ -37,7 +37,7 @@ fn external() -> MasqueradeSettings {
 
 /// Pods keep their addresses to host 9 outside.
 fn setting() -> Setting {
-    let except = outside_address(9).map(ipnet::IpNet::from).to_vec();
+    let except = outside_address(9).map(ipnet::IpNet::from).into();
     Setting {
         masquerade: Some(Arc::new(Masquerade { external: external(), except, waits: false })),
         ..Setting::open()
@@ -265,6 +265,22 @@ fn an_error_of_the_switch_quotes_the_packet_as_its_sender_has_sent_it() {
     }
 }
 
+/// A large datagram in two frames that arrive on a port.
+fn fragments(port: PortId, src: IpAddr, dst: IpAddr, ports: [u16; 2]) -> [Vec<u8>; 2] {
+    let datagram = Spec { payload: (0..200).collect(), ..datagram(src, dst, ports) };
+    let frame = addressed(port, &datagram);
+    // The cut knows no tags.
+    let tag = frame.vlan.map(|_| frame.bytes()[12..16].to_vec()).unwrap_or_default();
+    let parts = cut(&Spec { vlan: None, ..frame }.bytes(), usize::from(src.is_ipv6()), 80);
+    parts.map(|part| [&part[..12], &tag, &part[12..]].concat())
+}
+
+/// Addresses of a frame on a port.
+fn addresses(port: PortId, frame: &[u8], family: usize) -> &[u8] {
+    let ip = &frame[if port == UPLINK { 18 } else { 14 }..];
+    if family == 0 { &ip[12..20] } else { &ip[8..40] }
+}
+
 #[test]
 fn fragments_follow_their_first_ones_in_both_directions() {
     for family in [0, 1] {
@@ -272,45 +288,57 @@ fn fragments_follow_their_first_ones_in_both_directions() {
         let [pod, node, server] =
             [pod_address(0)[family], node_address()[family], outside_address(5)[family]];
         let external = open(&mut rig, A, &datagram(pod, server, [CLIENT, SERVER]));
-        let large = |src, dst, ports| Spec { payload: (0..200).collect(), ..datagram(src, dst, ports) };
         let ways = [
-            (A, large(pod, server, [CLIENT, SERVER]), UPLINK, large(node, server, [external, SERVER])),
-            (UPLINK, large(server, node, [SERVER, external]), A, large(server, pod, [SERVER, CLIENT])),
+            (A, fragments(A, pod, server, [CLIENT, SERVER]), UPLINK, datagram(node, server, [1, 2])),
+            (UPLINK, fragments(UPLINK, server, node, [SERVER, external]), A, datagram(server, pod, [1, 2])),
         ];
-        for (from, sent, to, seen) in ways {
-            // Frames of the uplink have a tag, which the cut does not know.
-            let tagless = |spec: &Spec| Spec { vlan: None, ..spec.clone() }.bytes();
-            let tagged = |port: PortId, frame: Vec<u8>| {
-                let is_tagged = port == UPLINK;
-                let tag = addressed(port, &sent).bytes()[12..16].to_vec();
-                if is_tagged { [frame[..12].to_vec(), tag, frame[12..].to_vec()].concat() } else { frame }
-            };
-            let parts = cut(&tagless(&addressed(from, &sent)), family, 80);
-            let parts = parts.map(|part| tagged(from, part));
-            let out = rig.send_on(0, from, &parts);
-            assert_eq!(out.len(), 2, "{out:?}");
-            let whole = forwarded(to, &seen);
-            let offset = if to == UPLINK { 18 } else { 14 };
-            let addresses = if family == 0 { 12..20 } else { 8..40 };
-            for (port, frame) in &out {
-                assert_eq!(*port, to);
-                assert_eq!(frame[offset..][addresses.clone()], whole[offset..][addresses.clone()]);
-            }
-            let alone = [parts[1].clone()];
-            drop(alone);
+        for (from, sent, to, ends) in ways {
+            let expected = forwarded(to, &ends);
+            let out = rig.send_on(0, from, &sent);
+            let seen: Vec<_> =
+                out.iter().map(|(port, frame)| (*port, addresses(*port, frame, family))).collect();
+            assert_eq!(seen, [(to, addresses(to, &expected, family)); 2]);
         }
         // A later fragment to the node of which the switch has seen no first one.
-        let parts = cut(
-            &Spec { vlan: None, ..addressed(UPLINK, &large(outside_address(6)[family], node, [1, 2])) }
-                .bytes(),
-            family,
-            80,
-        );
-        let tag = addressed(UPLINK, &datagram(server, node, [1, 2])).bytes()[12..16].to_vec();
-        let later = [parts[1][..12].to_vec(), tag, parts[1][12..].to_vec()].concat();
+        let [_, later] = fragments(UPLINK, outside_address(6)[family], node, [1, 2]);
         let before = rig.counters(UPLINK);
         assert_eq!(rig.send_on(0, UPLINK, &[later]), []);
         assert_eq!(rig.drops_since(UPLINK, &before), [("masquerade-unknown".to_owned(), 1)].into());
+    }
+}
+
+#[test]
+fn an_answer_to_a_denied_reply_comes_from_the_address_that_its_sender_knows() {
+    let [pod, node, server] = [pod_address(0)[0], node_address()[0], outside_address(5)[0]];
+    let backend = SocketAddr::new(server, SERVER);
+    let shared = ServicePort { internal_backends: vec![backend], ..port(&[]) };
+    for to in [SocketAddr::new(server, SERVER), SocketAddr::new(virtual_address()[0], SERVICE)] {
+        let services = Some(services(&shared));
+        let mut rig = Rig::with_settings(&settings(1), &Setting { services: services.clone(), ..setting() });
+        let sent = packet(pod, to.ip(), transport(Protocol::TCP, 0, [CLIENT, to.port()]));
+        let external = open(&mut rig, A, &sent);
+        let denied = Setting { services, ..setting() }.with(0, mute());
+        rig.sim.publish(DesiredState { rejects: true, ..denied.desired() });
+        rig.sim.step();
+        let reply = packet(server, node, transport(Protocol::TCP, 1, [external, SERVER]));
+        let out = rig.send(UPLINK, &reply);
+        let [(UPLINK, answer)] = out.as_slice() else { panic!("{out:?}") };
+        frames::check(answer).unwrap();
+        let ends = forwarded(UPLINK, &datagram(node, server, [1, 2]));
+        assert_eq!(addresses(UPLINK, answer, 0), addresses(UPLINK, &ends, 0));
+        assert_eq!(external_port(answer, 0), external);
+    }
+}
+
+#[test]
+fn a_node_port_among_the_external_ports_is_served() {
+    let mut rig = Rig::with_settings(&settings(1), &setting());
+    let shared = ServicePort { node_port: Some(FIRST + 7), ..port(&[1]) };
+    rig.publish(&Setting { services: Some(services_at(&shared, &node_address())), ..setting() });
+    for family in [0, 1] {
+        let [client, node] = [outside_address(5)[family], node_address()[family]];
+        let seen = datagram(client, pod_address(1)[family], [CLIENT, TARGET]);
+        becomes(&mut rig, UPLINK, &datagram(client, node, [CLIENT, FIRST + 7]), B, &seen);
     }
 }
 
@@ -407,7 +435,7 @@ fn a_service_whose_endpoint_is_outside_is_reached_with_the_nodes_address() {
     for family in [0, 1] {
         let [pod, node, server] =
             [pod_address(0)[family], node_address()[family], outside_address(5)[family]];
-        let backend = std::net::SocketAddr::new(server, SERVER);
+        let backend = SocketAddr::new(server, SERVER);
         let shared =
             ServicePort { internal_backends: vec![backend], external_backends: vec![backend], ..port(&[]) };
         let mut rig =

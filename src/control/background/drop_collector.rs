@@ -1,11 +1,10 @@
 //! Thread that moves samples of dropped frames, and events of flows, from the workers to the log and to readers.
 
 use std::io;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::periodic::Periodic;
 use crate::control::deny_log::DenyLog;
 use crate::control::drops::describe;
 use crate::control::flows::{EventStream, KeptNames, Selection, describe_events};
@@ -13,44 +12,24 @@ use crate::control::protocol::{FlowQuery, FlowSort};
 use crate::control::server::avoid_worker_cores;
 use crate::control::{ApiError, Switch};
 use crate::dataplane::DropSamples;
-use crate::threads;
 
 /// Interval of collection. Workers keep the samples of twice that time.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Running collector. Dropping it stops the thread.
-pub(crate) struct DropCollector {
-    /// Stops the thread when it is closed.
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl DropCollector {
-    /// Collects the drops of a switch.
-    pub(crate) fn start(switch: &Arc<Switch>) -> io::Result<DropCollector> {
-        let (stop, stopped) = sync_channel(0);
-        let switch = switch.clone();
-        let thread = threads::spawn("palisade-drops", move || {
-            avoid_worker_cores(&switch.status().cores);
-            let mut deny_log = DenyLog::new(switch.settings.denied_interval);
-            let mut names = KeptNames::default();
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                switch.collect_drops(&mut deny_log, &mut names);
-                switch.captures.expire(&*switch.dataplane);
-                switch.rehearsal.walk(&switch.state.load_full(), &*switch.dataplane);
-                switch.walk_audit();
-            }
-        })?;
-        Ok(DropCollector { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for DropCollector {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // A panic of the thread has ended the process.
-        self.thread.take().map(JoinHandle::join);
-    }
+/// Collects the drops of a switch.
+pub(crate) fn collect_drops(switch: &Arc<Switch>) -> io::Result<Periodic> {
+    let switch = switch.clone();
+    Periodic::start("palisade-drops", move |ticks| {
+        avoid_worker_cores(&switch.status().cores);
+        let mut deny_log = DenyLog::new(switch.settings.denied_interval);
+        let mut names = KeptNames::default();
+        while ticks.wait(INTERVAL) {
+            switch.collect_drops(&mut deny_log, &mut names);
+            switch.captures.expire(&*switch.dataplane);
+            switch.rehearsal.walk(&switch.state.load_full(), &*switch.dataplane);
+            switch.walk_audit();
+        }
+    })
 }
 
 impl Switch {

@@ -3,7 +3,9 @@
 mod drop_collector;
 mod flow_exporter;
 mod node_routes;
+mod periodic;
 
-pub(crate) use self::drop_collector::DropCollector;
-pub use self::flow_exporter::FlowExporter;
-pub(crate) use self::node_routes::NodeRoutes;
+pub(crate) use self::drop_collector::collect_drops;
+pub use self::flow_exporter::export_flows;
+pub(crate) use self::node_routes::{keep_node_routes, remove_node_routes};
+pub use self::periodic::Periodic;

@@ -5,16 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
+use super::periodic::Periodic;
 use crate::control::Switch;
 use crate::control::server::avoid_worker_cores;
 use crate::netlink::{NODE_ROUTE_PROTOCOL, NetlinkError, RouteSocket};
-use crate::threads;
 
 /// Interval of looks at the routes that are wanted.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -26,55 +24,35 @@ const EARLIER_STAY: Duration = Duration::from_mins(1);
 /// Routes: prefixes and gateways.
 type Routes = BTreeMap<IpNet, IpAddr>;
 
-/// Running thread. Dropping it ends the thread; its routes stay.
-pub(crate) struct NodeRoutes {
-    /// Stops the thread when it is closed.
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl NodeRoutes {
-    /// Starts the thread, for the network namespace of the calling thread.
-    pub(crate) fn start(switch: &Arc<Switch>) -> io::Result<NodeRoutes> {
-        let (stop, stopped) = sync_channel(0);
-        let switch = switch.clone();
-        let thread = threads::spawn("palisade-routes", move || {
-            avoid_worker_cores(&switch.settings.cores);
-            let start = Instant::now();
-            // Those that the kernel has got in the last look, and the time of that.
-            let mut last: Option<(Routes, Instant)> = None;
-            // Prefixes to which this run has had a route.
-            let mut own: BTreeSet<IpNet> = BTreeSet::new();
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let wanted = switch.state.load().node_routes();
-                let is_current = last
-                    .as_ref()
-                    .is_some_and(|(routes, looked)| *routes == wanted && looked.elapsed() < KERNEL_INTERVAL);
-                if !is_current {
-                    own.extend(wanted.keys());
-                    let removes = |prefix: &IpNet| start.elapsed() >= EARLIER_STAY || own.contains(prefix);
-                    switch.set_node_routes_problem(reconcile(&wanted, removes));
-                    last = Some((wanted, Instant::now()));
-                }
+/// Keeps the routes of a switch in the table of the calling thread's network namespace. They stay when the thread ends.
+pub(crate) fn keep_node_routes(switch: &Arc<Switch>) -> io::Result<Periodic> {
+    let switch = switch.clone();
+    Periodic::start("palisade-routes", move |ticks| {
+        avoid_worker_cores(&switch.settings.cores);
+        let start = Instant::now();
+        // Those that the kernel has got in the last look, and the time of that.
+        let mut last: Option<(Routes, Instant)> = None;
+        // Prefixes to which this run has had a route.
+        let mut own: BTreeSet<IpNet> = BTreeSet::new();
+        while ticks.wait(INTERVAL) {
+            let wanted = switch.state.load().node_routes();
+            let is_current = last
+                .as_ref()
+                .is_some_and(|(routes, looked)| *routes == wanted && looked.elapsed() < KERNEL_INTERVAL);
+            if !is_current {
+                own.extend(wanted.keys());
+                let removes = |prefix: &IpNet| start.elapsed() >= EARLIER_STAY || own.contains(prefix);
+                switch.set_node_routes_problem(reconcile(&wanted, removes));
+                last = Some((wanted, Instant::now()));
             }
-        })?;
-        Ok(NodeRoutes { stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Ends the thread, and removes all routes of the switch from the node's table.
-    pub(crate) fn remove(self) {
-        drop(self);
-        if let Some(problem) = reconcile(&Routes::new(), |_| true) {
-            tracing::warn!("{problem}");
         }
-    }
+    })
 }
 
-impl Drop for NodeRoutes {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // A panic of the thread has ended the process.
-        self.thread.take().map(JoinHandle::join);
+/// Removes all routes of the switch from the node's table.
+pub(crate) fn remove_node_routes() {
+    if let Some(problem) = reconcile(&Routes::new(), |_| true) {
+        tracing::warn!("{problem}");
     }
 }
 

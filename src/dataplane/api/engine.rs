@@ -181,8 +181,11 @@ impl DataplaneApi for Dataplane {
             resolver.keep_resolved(&desired.routes);
         }
         uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
+        // Those of an earlier run stay while the routes to other nodes are awaited.
+        let masquerade = desired.masquerade.clone().filter(|masquerade| !masquerade.waits);
         let generation = publish(desired)?;
         for port in uplinks {
+            masquerade.iter().for_each(|masquerade| port.set_exceptions(&masquerade.except));
             port.set_prefixes(&wanted);
             self.set_services(port);
         }

@@ -7,6 +7,7 @@
 
 mod external_ports;
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub struct Masquerade {
     /// External ends, those of [`Settings::masquerade`](super::Settings::masquerade).
     pub external: MasqueradeSettings,
     /// Destinations to which pods keep their addresses.
-    pub except: Vec<IpNet>,
+    pub except: BTreeSet<IpNet>,
     /// Whether no flow begins to be masqueraded yet, because other destinations may become exceptions: policies of other
     /// nodes would see the node in place of a pod.
     pub waits: bool,
@@ -110,7 +111,7 @@ mod tests {
         let addresses = ["192.0.2.1", "2001:db8::1", "192.0.2.2"].map(|text| text.parse().unwrap());
         let view = MasqueradeView::new(&Arc::new(Masquerade {
             external: MasqueradeSettings { addresses: addresses.to_vec(), ports: 61_000..=65_535 },
-            except: ["10.0.0.0/8", "fd00::/16", "192.0.2.7/32"].map(|text| text.parse().unwrap()).to_vec(),
+            except: ["10.0.0.0/8", "fd00::/16", "192.0.2.7/32"].map(|text| text.parse().unwrap()).into(),
             waits: false,
         }));
         let address = |text: &str| pack(text.parse().unwrap());
@@ -136,7 +137,7 @@ mod tests {
     fn a_family_without_an_address_of_the_node_is_not_masqueraded() {
         let view = MasqueradeView::new(&Arc::new(Masquerade {
             external: MasqueradeSettings { addresses: vec![], ports: 1..=2 },
-            except: vec![],
+            except: BTreeSet::new(),
             waits: false,
         }));
         assert_eq!([true, false].map(|v4| view.address(v4)), [None, None]);

@@ -132,7 +132,7 @@ pub(crate) fn run(
     done("rewrite", batch);
     count(batch, context);
     batch.denied_replies.clear();
-    restore_destinations(batch);
+    restore_destinations(batch, context);
     // Samples of drops have the frames themselves.
     if context.snapshot.rejects || batch.has_unserved || !batch.unknown_segments.is_empty() {
         batch.has_unserved = false;

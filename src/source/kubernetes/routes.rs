@@ -82,7 +82,7 @@ impl Routes {
         if let Some((prefix, name)) = refused {
             let name = crate::printable::line(&name).into_owned();
             outcome.warning = Some(format!(
-                "no route to {prefix} of node {name}: it overlaps with a prefix of another node"
+                "no route to {prefix} of node {name}: it overlaps with a prefix of another node, or has a node's address"
             ));
         }
         let routes = target.routes()?;
@@ -146,7 +146,7 @@ fn is_equal(present: &RouteInfo, wanted: &RouteRequest) -> bool {
 
 /// Routes to the pods of all nodes but `own`, and a claim of a prefix that has none. A prefix that overlaps with one of
 /// another node has none, unless both are the same: then the first node by name has it. So a node cannot take a part of
-/// the pods of another, or more than them.
+/// the pods of another, or more than them. Nor can it take nodes: a prefix that contains the address of one has no route.
 fn wanted(
     nodes: &BTreeMap<String, NodeNetwork>,
     own: &str,
@@ -158,13 +158,16 @@ fn wanted(
         .filter(|(prefix, name)| *name == own || prefix.prefix_len() >= least_length(*prefix))
         .collect();
     let claims: Vec<(IpNet, &str)> = claims.into_iter().collect();
+    let addresses: BTreeSet<IpAddr> = nodes.values().flat_map(|node| &node.addresses).copied().collect();
+    let has_node = |prefix: IpNet| addresses.range(prefix.network()..=prefix.broadcast()).next().is_some();
     // A prefix around those of several nodes is wrong, and they are right.
     let overlaps = overlaps(&claims, own);
     let narrow: Vec<(IpNet, &str)> =
         claims.iter().zip(overlaps).filter(|(_, count)| count.inner < 2).map(|(claim, _)| *claim).collect();
     let overlaps = self::overlaps(&narrow, own);
     let clear = narrow.iter().zip(overlaps).filter(|(_, count)| count.inner + count.outer == 0);
-    let clear: BTreeSet<(IpNet, &str)> = clear.map(|(claim, _)| *claim).collect();
+    let clear = clear.map(|(claim, _)| *claim).filter(|(prefix, _)| !has_node(*prefix));
+    let clear: BTreeSet<(IpNet, &str)> = clear.collect();
     let mut routes = BTreeMap::new();
     for (prefix, name) in clear.iter().filter(|(_, name)| *name != own) {
         let same_family = |address: &&IpAddr| address.is_ipv4() == prefix.addr().is_ipv4();
@@ -260,7 +263,12 @@ mod tests {
         assert_eq!(shown(&nodes), [all[1], all[2], all[3], "10.5.0.0/24 192.0.2.5"]);
         let (_, refused) = wanted(&nodes, "a", "up");
         assert_eq!(refused, Some(("10.2.0.0/24".parse().unwrap(), "b".to_owned())));
-        nodes.insert("e".to_owned(), node(&["10.0.0.0/8"], &["192.0.2.5"]));
-        assert_eq!(shown(&nodes), all);
+        // Networks and addresses of nodes are not those of pods.
+        for prefix in ["10.0.0.0/8", "192.0.2.0/24", "192.0.2.1/32", "192.0.0.0/8"] {
+            nodes.insert("e".to_owned(), node(&[prefix], &["192.0.2.5"]));
+            assert_eq!(shown(&nodes), all, "{prefix}");
+            let (_, refused) = wanted(&nodes, "a", "up");
+            assert_eq!(refused.map(|(_, name)| name), Some("e".to_owned()));
+        }
     }
 }

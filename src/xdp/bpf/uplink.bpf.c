@@ -101,6 +101,24 @@ struct {
 	__uint(max_entries, 1);
 } prefixes_v6 SEC(".maps");
 
+// Destinations to which pods keep their addresses: what comes from them to an external port is the kernel's, which may
+// masquerade flows of its own to them (kube-proxy, portmap). The loader sets the number of entries.
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(key_size, sizeof(struct prefix_v4));
+	__uint(value_size, sizeof(__u32));
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+} exceptions_v4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(key_size, sizeof(struct prefix_v6));
+	__uint(value_size, sizeof(__u32));
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+} exceptions_v6 SEC(".maps");
+
 // Parts of Services in an address.
 #define EXTERNAL_ADDRESS 1
 #define NODE_ADDRESS 2
@@ -272,6 +290,22 @@ static inline int is_same(const __u8 one[16], const __u8 other[16])
 	return a[0] == b[0] && a[1] == b[1];
 }
 
+// Whether pods keep their addresses to the end of a flow, whose address stands at an offset.
+static inline int is_exception(struct xdp_md *frame, int is_v4, __u32 offset)
+{
+	if (is_v4) {
+		struct prefix_v4 key = { .bits = 32 };
+
+		return !bpf_xdp_load_bytes(frame, offset, key.address, sizeof(key.address)) &&
+		       bpf_map_lookup_elem(&exceptions_v4, &key);
+	} else {
+		struct prefix_v6 key = { .bits = 128 };
+
+		return !bpf_xdp_load_bytes(frame, offset, key.address, sizeof(key.address)) &&
+		       bpf_map_lookup_elem(&exceptions_v6, &key);
+	}
+}
+
 static inline int is_external_port(__u16 port)
 {
 	return NETWORK(port) >= port_constants.first_port && NETWORK(port) <= port_constants.last_port;
@@ -301,11 +335,13 @@ static inline int is_reply(int is_v4, __u8 type)
 
 // Whether the packet at `l3`, whose upper-layer header was found, is for a port of a Service or of a masqueraded flow, or
 // an ICMP error about a packet from one. `part` is that of the destination in Services, if it has one.
-static inline int is_for_port(struct xdp_md *frame, int is_v4, const __u8 destination[16], struct upper *upper,
+static inline int is_for_port(struct xdp_md *frame, int is_v4, __u32 l3, const __u8 destination[16], struct upper *upper,
 			      __u32 *part, int is_external)
 {
 	struct service_port key = {};
 	__u8 source[16];
+	// Address of the end of the flow that is not the node's.
+	__u32 remote = l3 + (is_v4 ? SOURCE_OFFSET_IPV4 : SOURCE_OFFSET_IPV6);
 	__u32 port_offset = 2;
 	__u8 type;
 
@@ -315,20 +351,22 @@ static inline int is_for_port(struct xdp_md *frame, int is_v4, const __u8 destin
 		if (bpf_xdp_load_bytes(frame, upper->offset, &type, sizeof(type)))
 			return 0;
 		if (is_external && is_reply(is_v4, type))
-			return is_external_query(frame, upper->offset);
+			return is_external_query(frame, upper->offset) && !is_exception(frame, is_v4, remote);
 		if (!is_error(is_v4, type) ||
 		    load_address(frame, is_v4, quoted + (is_v4 ? SOURCE_OFFSET_IPV4 : SOURCE_OFFSET_IPV6), source) ||
 		    !is_same(source, destination) || find_upper(frame, is_v4, quoted, upper))
 			return 0;
+		remote = quoted + (is_v4 ? DESTINATION_OFFSET_IPV4 : DESTINATION_OFFSET_IPV6);
 		if (is_icmp(is_v4, upper->protocol))
-			return is_external && is_external_query(frame, upper->offset);
+			return is_external && is_external_query(frame, upper->offset) &&
+			       !is_exception(frame, is_v4, remote);
 		port_offset = 0;
 	}
 	if (upper->protocol != PROTOCOL_TCP && upper->protocol != PROTOCOL_UDP && upper->protocol != PROTOCOL_SCTP)
 		return 0;
 	if (bpf_xdp_load_bytes(frame, upper->offset + port_offset, &key.port, sizeof(key.port)))
 		return port_offset != 0;
-	if (is_external && is_external_port(key.port))
+	if (is_external && is_external_port(key.port) && !is_exception(frame, is_v4, remote))
 		return 1;
 	if (!part)
 		return 0;
@@ -370,7 +408,7 @@ static inline int is_translated(struct xdp_md *frame, int is_v4, __u32 l3)
 	if (found == ABSENT)
 		return upper.is_fragment && bpf_map_lookup_elem(&datagrams, &datagram) != 0;
 	is_fragment = upper.is_fragment;
-	is_ours = is_for_port(frame, is_v4, datagram.destination, &upper, part, is_external);
+	is_ours = is_for_port(frame, is_v4, l3, datagram.destination, &upper, part, is_external);
 	if (is_ours && is_fragment)
 		bpf_map_update_elem(&datagrams, &datagram, &here, BPF_ANY);
 	return is_ours;

@@ -29,7 +29,7 @@ use self::prefixes::Prefixes;
 use self::services::{ServiceDestinations, ServiceMaps};
 use super::error::{XdpError, check_mtu};
 use super::kernel_log;
-use crate::limits::{MTU_MAX, UPLINK_PREFIXES_MAX};
+use crate::limits::{EXCEPTIONS_MAX, MTU_MAX, UPLINK_PREFIXES_MAX};
 use crate::netlink::Interface;
 
 /// `bpf/port.bpf.c`, compiled by build.rs.
@@ -46,6 +46,8 @@ pub struct Program {
     sockets: Arc<MapHandle>,
     /// Prefix maps of an uplink's program.
     prefixes: Option<Prefixes>,
+    /// Exceptions of masquerading in an uplink's program.
+    exceptions: Option<Box<Prefixes>>,
     /// Service maps of an uplink's program.
     services: Option<Box<ServiceMaps>>,
     /// Attachment, from [`Program::take`] on.
@@ -85,9 +87,18 @@ impl Program {
     ) -> Result<Program, XdpError> {
         check_mtu(interface, MTU_MAX)?;
         earlier_on(interface)?;
-        let Loaded { code, sockets, prefixes, services } = load(object, queues, constants)?;
+        let Loaded { code, sockets, prefixes, exceptions, services } = load(object, queues, constants)?;
         let (interface, sockets) = (interface.clone(), Arc::new(sockets));
-        Ok(Program { interface, code, sockets, prefixes, services, attachment: None, earlier: None })
+        Ok(Program {
+            interface,
+            code,
+            sockets,
+            prefixes,
+            exceptions,
+            services,
+            attachment: None,
+            earlier: None,
+        })
     }
 
     /// Attaches the program: it replaces that of an earlier run, or takes the driver's hook if it can, and
@@ -97,6 +108,7 @@ impl Program {
         let earlier = earlier_on(&self.interface)?;
         if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.name == UPLINK) {
             self.prefixes.iter().for_each(|prefixes| prefixes.inherit(earlier.id()));
+            self.exceptions.iter_mut().for_each(|exceptions| exceptions.inherit_all(earlier.id()));
             self.services.iter_mut().for_each(|services| services.inherit(earlier.id()));
         }
         // The earlier program is kept for `undo`. If it is gone meanwhile, the attachment fails.
@@ -156,6 +168,12 @@ impl Program {
     /// others are removed. Does nothing on any other port.
     pub fn set_prefixes(&mut self, wanted: &BTreeSet<IpNet>) -> Result<(), XdpError> {
         self.prefixes.as_mut().map_or(Ok(()), |prefixes| prefixes.set(wanted))
+    }
+
+    /// Sets the destinations to which pods keep their addresses, by difference. Until then an uplink's program has those of
+    /// an earlier run's. Does nothing on any other port.
+    pub fn set_exceptions(&mut self, wanted: &BTreeSet<IpNet>) -> Result<(), XdpError> {
+        self.exceptions.as_mut().map_or(Ok(()), |exceptions| exceptions.set(wanted))
     }
 
     /// Sets the ports of Services that an uplink's program redirects, by difference. Until then it has those of an
@@ -242,6 +260,7 @@ struct Loaded {
     code: OwnedFd,
     sockets: MapHandle,
     prefixes: Option<Prefixes>,
+    exceptions: Option<Box<Prefixes>>,
     services: Option<Box<ServiceMaps>>,
 }
 
@@ -258,17 +277,19 @@ fn try_load(object: &[u8], queues: u16, constants: &UplinkConstants) -> libbpf_r
     let (Some(program), Some(sockets)) = (loaded.progs().next(), map_of(&loaded, "sockets")?) else {
         return Err(std::io::Error::other("the object lacks a program or its map").into());
     };
-    let [v4, v6] = prefixes::MAPS;
-    let prefixes = match (map_of(&loaded, v4)?, map_of(&loaded, v6)?) {
-        (Some(v4), Some(v6)) => Some(Prefixes::of([v4, v6])),
-        _ => None,
+    let prefixes = |[v4, v6]: [&str; 2]| {
+        Ok::<_, libbpf_rs::Error>(match (map_of(&loaded, v4)?, map_of(&loaded, v6)?) {
+            (Some(v4), Some(v6)) => Some(Prefixes::of([v4, v6])),
+            _ => None,
+        })
     };
+    let (prefixes, exceptions) = (prefixes(prefixes::MAPS)?, prefixes(prefixes::EXCEPTIONS)?.map(Box::new));
     let [(addresses, _), (ports, _)] = services::MAPS;
     let services = match (map_of(&loaded, addresses)?, map_of(&loaded, ports)?) {
         (Some(addresses), Some(ports)) => Some(Box::new(ServiceMaps::of([addresses, ports]))),
         _ => None,
     };
-    Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes, services })
+    Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes, exceptions, services })
 }
 
 /// Sets the sizes of the maps, and the constants.
@@ -279,6 +300,8 @@ fn prepare(open: &mut OpenObject, queues: u16, constants: &UplinkConstants) -> l
             map.set_max_entries(u32::from(queues.max(1)))?;
         } else if prefixes::MAPS.contains(&name.as_str()) {
             map.set_max_entries(UPLINK_PREFIXES_MAX as u32)?;
+        } else if prefixes::EXCEPTIONS.contains(&name.as_str()) {
+            map.set_max_entries(EXCEPTIONS_MAX as u32)?;
         } else if let Some((_, entries)) = services::MAPS.iter().find(|(map, _)| *map == name) {
             map.set_max_entries(*entries as u32)?;
         } else if name.ends_with(".rodata.port") {

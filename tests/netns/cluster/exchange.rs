@@ -6,12 +6,11 @@ use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::host::{Network, PATIENCE};
+use super::host::Network;
+use crate::support::PATIENCE;
 
 /// Bytes of a TCP transfer in each direction: more than windows and segments.
 const TRANSFER: usize = 300_000;
-/// Longest wait for a connection: several SYNs.
-const CONNECT: Duration = Duration::from_secs(10);
 /// Time that a lost datagram is waited for.
 const RESEND: Duration = Duration::from_millis(500);
 /// Bytes of datagrams: small, near an MTU of 1500, in fragments.
@@ -49,7 +48,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
         let start = Instant::now();
         let (mut stream, from) = loop {
             match listener.accept() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < CONNECT => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 other => break other?,
@@ -62,7 +61,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
         stream.write_all(&data)?;
         Ok(from.ip())
     });
-    let mut stream = client.enter(|| TcpStream::connect_timeout(&to, CONNECT))?;
+    let mut stream = client.enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let data: Vec<u8> = (0..TRANSFER).map(|n| (n % 251) as u8).collect();
     stream.write_all(&data)?;
@@ -91,7 +90,10 @@ fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
             Ok(from.ip())
         };
         // A datagram may be lost while neighbours are resolved, or be too large for the path at first.
-        let answered = (0..6).find_map(|_| exchange(&mut buffer).ok());
+        let start = Instant::now();
+        let answered = std::iter::repeat_with(|| exchange(&mut buffer))
+            .take_while(|_| start.elapsed() < PATIENCE)
+            .find_map(Result::ok);
         let lost = || std::io::Error::other(format!("a datagram of {bytes} bytes is lost"));
         let from = answered.ok_or_else(lost)?;
         if seen.is_some_and(|seen| seen != from) {
@@ -108,5 +110,8 @@ pub(crate) fn pings(client: &impl Network, to: IpAddr, bytes: usize) -> bool {
         let mut command = Command::new("ping");
         command.args(["-n", "-c", "1", "-W", "1", "-s", &bytes.to_string(), &to.to_string()]).output()
     };
-    (0..6).any(|_| client.enter(|| ping().unwrap().status.success()))
+    let start = Instant::now();
+    std::iter::repeat_with(|| client.enter(|| ping().unwrap().status.success()))
+        .take_while(|is_answered| *is_answered || start.elapsed() < PATIENCE)
+        .any(|is_answered| is_answered)
 }

@@ -1,25 +1,10 @@
 //! Hosts and pods: networks of their own, in which commands and threads run.
 
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-/// Longest wait for an event.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Waits until `done`; fails after a long wait.
-pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
+use crate::support::eventually;
+use crate::support::namespace::enter;
 
 /// Network in which sockets can be opened.
 pub(crate) trait Network {
@@ -28,14 +13,7 @@ pub(crate) trait Network {
 
     /// Runs `work` on a thread in the network.
     fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let network = File::open(self.network()).unwrap();
-        thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                work()
-            });
-            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        enter(&self.network(), work)
     }
 }
 

@@ -14,8 +14,9 @@ use palisade::control::Client;
 use palisade::lab::PodPorts;
 use serde_json::{Value, json};
 
-use super::host::{Host, Network, PATIENCE, eventually};
+use super::host::{Host, Network};
 use crate::api_server::ApiServer;
+use crate::support::{PATIENCE, eventually};
 
 /// Directory of the IPAM plugins of Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";

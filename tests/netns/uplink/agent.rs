@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::node::{Cluster, Node, PATIENCE, eventually, node_address, pod_address};
+use super::node::{Cluster, Node, node_address, pod_address};
 use super::{PORT, tcp_crosses};
 use crate::api_server::ApiServer;
 use crate::support::closed::{FirstPacket, assert_hears_nothing};
 use crate::support::{EGRESS, INGRESS, isolated};
+use crate::support::{PATIENCE, eventually};
 
 /// Agent of a node.
 struct Agent(Child);

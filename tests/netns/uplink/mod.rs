@@ -12,10 +12,11 @@ use palisade::lab::PodPorts;
 use palisade::limits::PORT_UNRESOLVED_MAX;
 use palisade::net::flow::Protocol;
 
-use self::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
+use self::node::{Cluster, Namespace, node_address, pod_address};
 use crate::support::capture::Capture;
 use crate::support::closed::FirstPacket;
 use crate::support::{EGRESS, INGRESS, isolated};
+use crate::support::{PATIENCE, eventually};
 
 const PORT: u16 = 6379;
 

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,21 +11,10 @@ use std::time::{Duration, Instant};
 use palisade::control::Client;
 use palisade::lab::{POD_INTERFACE, PodPorts};
 use palisade::tap::{TapDevice, TapSpec};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::closed::{FirstPacket, ProgramCounts, assert_counted, drops};
-
-/// Longest wait for an event.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Waits until `done`; fails after a long wait.
-pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
+use crate::support::namespace::enter;
+use crate::support::{PATIENCE, eventually};
 
 /// Network namespace that a sleeping process holds open.
 pub(crate) struct Namespace {
@@ -75,14 +63,7 @@ impl Namespace {
 
     /// Runs `work` on a thread in the namespace. Sockets that it opens stay there.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(self.path()).unwrap();
-        thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                work()
-            });
-            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        enter(self.path().as_ref(), work)
     }
 
     /// Prepares a system command in the namespace.

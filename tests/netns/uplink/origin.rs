@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::node::{Cluster, Namespace, Node, PATIENCE, eventually, node_address, pod_address};
+use super::node::{Cluster, Namespace, Node, node_address, pod_address};
 use super::{PORT, policy};
 use crate::support::closed::{FirstPacket, assert_counted};
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{INGRESS, isolated};
+use crate::support::{PATIENCE, eventually};
 
 /// Time of one of several attempts.
 const ATTEMPT: Duration = Duration::from_secs(1);

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
 use palisade::net::flow::Protocol;
 
-use super::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
+use super::node::{Cluster, Namespace, node_address, pod_address};
 use super::{PORT, policy};
 use crate::support::closed::FirstPacket;
 use crate::support::isolated;
+use crate::support::{PATIENCE, eventually};
 
 const NODE_PORT: u16 = 30_080;
 /// Port of the Service at its addresses.

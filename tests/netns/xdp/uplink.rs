@@ -31,13 +31,16 @@ fn constants(vlan: u16) -> UplinkConstants {
     }
 }
 
-/// Loads the program with prefixes 10.1.0.0/16 and `fd00:1::/64`, a Service at TCP port 80 of 203.0.113.9 and `fd00:9::9`,
+/// Loads the program with prefixes 10.1.0.0/16 and `fd00:1::/64`, exceptions 10.2.0.0/16 and `fd02::/16`, a Service at TCP port 80 of 203.0.113.9 and `fd00:9::9`,
 /// and one at UDP node port 30080 of 192.0.2.5 and `fd00:2::5`.
 fn loaded(vlan: u16) -> Object {
     let mut open = ObjectBuilder::default().open_memory(OBJECT).unwrap();
     for mut map in open.maps_mut() {
         match map.name().to_str().unwrap() {
-            "prefixes_v4" | "prefixes_v6" | "addresses" | "service_ports" => map.set_max_entries(8).unwrap(),
+            "prefixes_v4" | "prefixes_v6" | "exceptions_v4" | "exceptions_v6" | "addresses"
+            | "service_ports" => {
+                map.set_max_entries(8).unwrap();
+            }
             name if name.ends_with(".rodata.port") => {
                 map.set_initial_value(&constants(vlan).bytes()).unwrap();
             }
@@ -65,6 +68,8 @@ fn loaded(vlan: u16) -> Object {
         serve("service_ports", &port(external, 80, 6), 1);
         serve("service_ports", &port(any, 30080, 17), 1);
     }
+    put("exceptions_v4", 16, &[10, 2, 0, 0]);
+    put("exceptions_v6", 16, &[&[0xfd, 2][..], &[0; 14]].concat());
     put("prefixes_v4", 16, &[10, 1, 0, 0]);
     put("prefixes_v6", 64, &[0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     object
@@ -138,7 +143,6 @@ fn an_uplink_takes_what_is_for_pods_and_passes_everything_else() {
 /// Packet of a peer outside to an address of the node, IPv4 or IPv6, with the bytes behind its IP header. `fragment` is the
 /// word of offset and flags of IPv4.
 fn to_node(is_v4: bool, protocol: u8, fragment: u16, upper: &[u8]) -> Vec<u8> {
-    let node: std::net::Ipv6Addr = "fd00:2::5".parse().unwrap();
     let mut packet = if is_v4 { v4([192, 0, 2, 5])[..20].to_vec() } else { v6("fd00:2::5")[..40].to_vec() };
     if is_v4 {
         packet[9] = protocol;
@@ -147,8 +151,7 @@ fn to_node(is_v4: bool, protocol: u8, fragment: u16, upper: &[u8]) -> Vec<u8> {
         packet[12..16].copy_from_slice(&[198, 51, 100, 1]);
     } else {
         packet[6] = protocol;
-        packet[8..24].copy_from_slice(&node.octets());
-        packet[8] = 0x20;
+        packet[8..24].copy_from_slice(&octets("2001:db8::1"));
     }
     packet.extend(upper);
     ethernet(&[], if is_v4 { 0x0800 } else { 0x86dd }, &packet)
@@ -164,12 +167,19 @@ fn an_uplink_takes_external_ports_errors_about_them_and_fragments_behind_their_f
         for is_v4 in [true, false] {
             let (icmp, request, reply) = if is_v4 { (1, 8, 0) } else { (58, 128, 129) };
             let unreachable = if is_v4 { 3 } else { 1 };
+            // The same from a pod of another node, to which the node's kernel may masquerade.
+            let from_pod = |mut frame: Vec<u8>| {
+                let source = if is_v4 { 26..30 } else { 22..38 };
+                let pod = if is_v4 { vec![10, 2, 0, 9] } else { octets("fd02::9").to_vec() };
+                frame[source].copy_from_slice(&pod);
+                frame
+            };
             // An error quotes a packet from the node.
             let error = |protocol: u8, upper: &[u8]| {
                 let mut quoted = to_node(is_v4, protocol, 0, upper).split_off(14);
-                let (source, destination) = if is_v4 { (12..16, 16..20) } else { (8..24, 24..40) };
-                let node = quoted[destination].to_vec();
-                quoted[source].copy_from_slice(&node);
+                let ends = if is_v4 { &mut quoted[12..20] } else { &mut quoted[8..40] };
+                let (source, destination) = ends.split_at_mut(ends.len() / 2);
+                source.swap_with_slice(destination);
                 to_node(is_v4, icmp, 0, &[vec![unreachable, 0, 0, 0, 0, 0, 0, 0], quoted].concat())
             };
             for (what, frame, expected) in [
@@ -182,6 +192,9 @@ fn an_uplink_takes_external_ports_errors_about_them_and_fragments_behind_their_f
                 ("a reply", to_node(is_v4, icmp, 0, &echo(reply, 65_000)), XDP_DROP),
                 ("a reply to the node", to_node(is_v4, icmp, 0, &echo(reply, 64_999)), XDP_PASS),
                 ("a request", to_node(is_v4, icmp, 0, &echo(request, 65_000)), XDP_PASS),
+                ("TCP of an exception", from_pod(to_node(is_v4, 6, 0, &ports(80, 61_000))), XDP_PASS),
+                ("its reply", from_pod(to_node(is_v4, icmp, 0, &echo(reply, 65_000))), XDP_PASS),
+                ("an error of one", from_pod(error(17, &ports(61_000, 53))), XDP_DROP),
                 ("an error about one", error(17, &ports(61_000, 53)), XDP_DROP),
                 ("an error about a query", error(icmp, &echo(request, 65_535)), XDP_DROP),
                 ("an error about the node's", error(17, &ports(60_999, 61_000)), XDP_PASS),

@@ -4,7 +4,7 @@ use super::init::flow_of;
 use crate::dataplane::conntrack::{FlowWord, PacketFlow, Side, Slot, WorkerState, event};
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::{DropReason, FlowEnd, FlowEventKind};
+use crate::dataplane::{DropReason, FlowEnd, FlowEventKind, PortKind};
 
 /// Result of the evaluation of a known flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +60,12 @@ pub(in crate::dataplane::pipeline) fn revalidate(
         }
         return Revalidation::Dropped;
     }
-    // A source that is no pod's may have come by another port than that which leads to it.
-    if let Some((port, _)) = origin.filter(|(_, port)| port.is_pod()) {
+    // A source that is no pod's may have come by the host port, though another one leads to it.
+    let by_host = || {
+        let owner = context.conntrack.entry(slot).quota_owner();
+        owner.and_then(|owner| snapshot.port(owner.port)).is_some_and(|port| port.kind == PortKind::Host)
+    };
+    if let Some((port, _)) = origin.filter(|(_, port)| port.is_pod() || !by_host()) {
         context.conntrack.set_owner_port(slot, port);
     }
     if let Some(events) = context.events {

@@ -67,13 +67,18 @@ fn external_address(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Ad
 /// Gives packets that do not leave their virtual destinations and own source ports back, for the answers to their senders. Ends the translations of
 /// the batch.
 #[inline]
-pub(in crate::dataplane::pipeline) fn restore_destinations(batch: &mut Batch) {
+pub(in crate::dataplane::pipeline) fn restore_destinations(batch: &mut Batch, context: &Context<'_>) {
     while let Some(i) = batch.translated.pop() {
         let i = usize::from(i);
+        let external = external_address(batch, i, context).filter(|_| batch.external_ports[i] != 0);
         let (packet, translation) = (&mut batch.packets[i], batch.translations[i]);
         let is_dropped = matches!(batch.dispositions[i], Disposition::Dropped(_));
-        if is_dropped && translation.kind == TranslationKind::MasqueradeReply {
-            (packet.dst, packet.dst_port) = (translation.address, translation.port);
+        let is_reply = matches!(translation.kind, TranslationKind::Reply | TranslationKind::MasqueradeReply);
+        if is_dropped
+            && is_reply
+            && let Some(external) = external
+        {
+            (packet.dst, packet.dst_port) = (external, batch.external_ports[i]);
         }
         if is_dropped && translation.kind == TranslationKind::Forward {
             (packet.dst, packet.dst_port) = (translation.address, translation.port);

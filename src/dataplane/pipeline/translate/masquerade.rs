@@ -54,11 +54,11 @@ fn receive_batch(
     }
     for (i, hash, end) in found {
         let i = usize::from(*i);
-        let Some((_, pod)) = ports.find(context.conntrack, end, *hash) else {
-            batch.drop(i, DropReason::MasqueradeUnknown);
-            continue;
-        };
-        deliver(batch, i, end, pod);
+        match ports.find(context.conntrack, end, *hash) {
+            Some((_, pod)) => deliver(batch, i, end, pod),
+            None if has_node_port(context, end) => {}
+            None => batch.drop(i, DropReason::MasqueradeUnknown),
+        }
     }
 }
 
@@ -71,6 +71,11 @@ pub(super) fn is_to_external_address(batch: &Batch, i: usize, context: &Context<
 
 fn is_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
     context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
+}
+
+/// Whether a Service has the port of an external end at the node.
+fn has_node_port(context: &Context<'_>, end: &ExternalEnd) -> bool {
+    context.snapshot.services().is_some_and(|services| services.has_node_port(end.protocol, end.port))
 }
 
 /// Makes the own end of a flow the destination of packet `i`, which came to the flow's external end.
