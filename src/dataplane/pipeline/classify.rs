@@ -7,11 +7,13 @@ use super::context::Context;
 use super::flow::admit::{InitialState, admit, new_flow};
 use super::flow::established::apply_to_flow;
 use super::policy_batch::{NewPacket, PolicyBatch};
+use super::route::route_back;
 use super::translate::{
     FlowMatch, Translator, choose_external_port, match_known_flow, remember_opened, unmark,
 };
-use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Slot, WorkerState};
+use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Side, Slot, WorkerState};
+use crate::dataplane::neighbor::solicit::RateLimits;
+use crate::dataplane::{DropReason, PortKind};
 
 /// Evaluates the packets of the policy batch, and inserts the flows that they open.
 pub(super) fn classify(
@@ -20,6 +22,7 @@ pub(super) fn classify(
     lookups: &LookupBatch,
     policy_batch: &mut PolicyBatch,
     worker_state: &mut WorkerState,
+    rate_limits: &mut RateLimits,
     translator: &mut Translator,
 ) {
     policy_batch.evaluate(batch, lookups, context.snapshot);
@@ -37,7 +40,14 @@ pub(super) fn classify(
         if let Some(slot) = existing {
             let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
             match match_known_flow(batch, packet.index, context, flow, (slot, flow_word)) {
-                FlowMatch::Same => apply_to_flow(batch, packet.index, context, flow, slot, packet.hop),
+                FlowMatch::Same => {
+                    if flow_word.side(flow.from_low) == Side::Responder {
+                        route_back_by_host(batch, packet.index, context, rate_limits, slot);
+                    }
+                    if batch.is_pending(packet.index) {
+                        apply_to_flow(batch, packet.index, context, flow, slot, packet.hop);
+                    }
+                }
                 FlowMatch::Ended => batch.drop(packet.index, DropReason::ServiceCollision),
                 FlowMatch::Collides => translator.collided.push_back(packet.index as u16),
                 FlowMatch::Dropped => {}
@@ -48,6 +58,22 @@ pub(super) fn classify(
         remember_opened(batch, context, translator);
     }
     policy_batch.set_denial_heavy(2 * (worker_state.inserted - inserted) < evaluated);
+}
+
+/// Routes packet `i` of the responder of a flow, which an earlier packet of the batch has opened, by the host port if that one
+/// came by it.
+fn route_back_by_host(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+    slot: Slot,
+) {
+    let owner = context.conntrack.entry(slot).quota_owner().map(|owner| owner.port);
+    let port = owner.and_then(|owner| context.snapshot.port(owner));
+    if port.is_some_and(|port| port.kind == PortKind::Host) {
+        route_back(batch, i, context, rate_limits, owner);
+    }
 }
 
 /// The slot of a packet's flow, if an earlier packet of the batch has opened it.

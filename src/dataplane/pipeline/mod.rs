@@ -103,7 +103,7 @@ pub(crate) fn run(
         batch.notes.note_new_flows(policy_batch.places());
     }
     if !policy_batch.is_empty() {
-        classify(batch, context, lookups, policy_batch, worker_state, translator);
+        classify(batch, context, lookups, policy_batch, worker_state, rate_limits, translator);
     }
     for _ in 0..COLLISION_ROUNDS {
         if translator.collided.is_empty() {
@@ -113,7 +113,7 @@ pub(crate) fn run(
         if batch.notes.is_on() {
             batch.notes.note_new_flows(policy_batch.places());
         }
-        classify(batch, context, lookups, policy_batch, worker_state, translator);
+        classify(batch, context, lookups, policy_batch, worker_state, rate_limits, translator);
     }
     while let Some(i) = translator.collided.pop_front() {
         batch.drop(i.into(), DropReason::ServiceCollision);
