@@ -111,7 +111,7 @@ impl Files {
 
     fn configure(&self, words: &[&str]) -> io::Result<String> {
         let database = format!("--db={}", self.database());
-        self.run("ovs-vsctl", &[&[&database, "--timeout=60"], words].concat(), "")
+        self.run("ovs-vsctl", &[&[&database, "--retry", "--timeout=60"], words].concat(), "")
     }
 
     /// Runs a program to its end.
