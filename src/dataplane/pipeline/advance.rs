@@ -10,7 +10,7 @@ use super::context::Context;
 use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
-use super::route::{forward_via, route, route_back};
+use super::route::{forward_via, goes_back, route, route_back};
 use super::translate::{
     FlowMatch, Translator, cache_hop, has_flow_from_other_port, match_known_flow, remember,
     replace_source_port, translate_plain, unmark,
@@ -305,8 +305,7 @@ impl Advance<'_> {
     /// or of the one that the error is about.
     #[inline(always)]
     fn route_known(&mut self, i: usize, slot: Slot, sender: Side) -> Option<u32> {
-        let is_error = self.batch.packets[i].kind == Kind::IcmpError;
-        if (sender == Side::Initiator) != is_error {
+        if !goes_back(self.batch, i, sender) {
             return route(self.batch, i, self.context, self.rate_limits);
         }
         let owner = self.context.conntrack.entry(slot).quota_owner().map(|owner| owner.port);

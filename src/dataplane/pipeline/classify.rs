@@ -7,11 +7,11 @@ use super::context::Context;
 use super::flow::admit::{InitialState, admit, new_flow};
 use super::flow::established::apply_to_flow;
 use super::policy_batch::{NewPacket, PolicyBatch};
-use super::route::route_back;
+use super::route::{goes_back, route_back};
 use super::translate::{
     FlowMatch, Translator, choose_external_port, match_known_flow, remember_opened, unmark,
 };
-use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Side, Slot, WorkerState};
+use crate::dataplane::conntrack::{InsertOutcome, LookupBatch, PacketFlow, Slot, WorkerState};
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::{DropReason, PortKind};
 
@@ -41,7 +41,7 @@ pub(super) fn classify(
             let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
             match match_known_flow(batch, packet.index, context, flow, (slot, flow_word)) {
                 FlowMatch::Same => {
-                    if flow_word.side(flow.from_low) == Side::Responder {
+                    if goes_back(batch, packet.index, flow_word.side(flow.from_low)) {
                         route_back_by_host(batch, packet.index, context, rate_limits, slot);
                     }
                     if batch.is_pending(packet.index) {
@@ -60,7 +60,7 @@ pub(super) fn classify(
     policy_batch.set_denial_heavy(2 * (worker_state.inserted - inserted) < evaluated);
 }
 
-/// Routes packet `i` of the responder of a flow, which an earlier packet of the batch has opened, by the host port if that one
+/// Routes packet `i` to the initiator of a flow, which an earlier packet of the batch has opened, by the host port if that one
 /// came by it.
 fn route_back_by_host(
     batch: &mut Batch,

@@ -4,6 +4,7 @@ use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::gateway::{self, IcmpError};
 use super::parse::virtio_header::transport_header_bytes;
+use crate::dataplane::conntrack::Side;
 use crate::dataplane::fib::next_hop::{Adjacency, Hop};
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::{Kind, Packet};
@@ -24,6 +25,12 @@ pub(in crate::dataplane) fn route(
     let number = context.snapshot.hop_number(batch.packets[i].dst);
     route_by(batch, i, context, rate_limits, number);
     number
+}
+
+/// Whether packet `i` of a flow goes to its initiator. `sender`: the side of the packet, or of the one that it is an error about.
+#[inline(always)]
+pub(super) fn goes_back(batch: &Batch, i: usize, sender: Side) -> bool {
+    (sender == Side::Responder) != (batch.packets[i].kind == Kind::IcmpError)
 }
 
 /// Routes packet `i` to the initiator of a flow whose first packet came by the port `owner`. One that the node's kernel has
