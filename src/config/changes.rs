@@ -46,6 +46,7 @@ impl Config {
             masquerade.addresses,
             masquerade.ports,
             masquerade.except,
+            services.replace_kube_proxy,
             conntrack.flows,
             conntrack.pod_quota_percent,
             conntrack.tcp_pickup,
@@ -120,6 +121,7 @@ mod tests {
                 "masquerade",
                 &["addresses = [\"192.0.2.1\"]", "ports = \"1024-2047\"", "except = [\"10.0.0.0/8\"]"],
             ),
+            ("services", &["replace_kube_proxy = true"]),
             (
                 "conntrack",
                 &[

@@ -11,6 +11,7 @@ mod ipfix;
 mod log;
 mod masquerade;
 mod read;
+mod services;
 mod settings;
 mod values;
 
@@ -34,6 +35,7 @@ pub use ipfix::Ipfix;
 pub use log::{Log, LogFormat};
 pub use masquerade::Masquerade;
 pub use read::ConfigError;
+pub use services::Services;
 pub use values::Cores;
 
 /// Contents of the file.
@@ -73,6 +75,8 @@ pub struct Config {
     pub routes: Vec<PortRoute>,
     /// `[masquerade]`.
     pub masquerade: Masquerade,
+    /// `[services]`.
+    pub services: Services,
     /// `[conntrack]`.
     pub conntrack: Conntrack,
     /// `[policy]`.

@@ -103,6 +103,7 @@ impl Config {
                 external,
                 except: self.masquerade.except.iter().map(ipnet::IpNet::trunc).collect(),
                 waits: self.policy.source == SourceKind::Kubernetes,
+                serves_outside: self.services.replace_kube_proxy,
             }),
             ipfix: self.ipfix.settings(),
         }

@@ -65,6 +65,8 @@ pub enum PathStepKind {
     AntiSpoofing,
     /// Route of the destination.
     Route,
+    /// Address of the node that the connection leaves with.
+    Masquerade,
     /// MTU of the egress port.
     Mtu,
     /// Ethernet address of the next hop.
@@ -151,7 +153,7 @@ pub(super) fn report(
     let dropped = dropped.or_else(|| (!states.is_empty()).then_some(DropReason::PortDown));
     let mut steps = vec![words.port(), words.anti_spoofing(), words.route()];
     steps.extend(states);
-    steps.extend(words.mtu().into_iter().chain(words.neighbor()));
+    steps.extend(words.masquerade().into_iter().chain(words.mtu()).chain(words.neighbor()));
     steps.extend(ends.into_iter().filter_map(|end| words.tables(end)));
     steps.push(words.reply());
     PathReport {
@@ -281,6 +283,19 @@ impl PathWriter<'_> {
             || ": a [[routes]] entry of the configuration would lead there".to_owned(),
             |route| format!(": the route {} counts when port {} is open", route.prefix, route.port),
         )
+    }
+
+    fn masquerade(&self) -> Option<PathStep> {
+        let address = self.path.masquerade?;
+        let waits = self.path.dropped == Some(DropReason::Masquerade);
+        let text = if waits {
+            format!(
+                "it would leave with the node's address {address}, once the routes to other nodes are known"
+            )
+        } else {
+            format!("it leaves with the node's address {address}, from a port of the switch")
+        };
+        Some(PathStep { step: PathStepKind::Masquerade, passes: !waits, text })
     }
 
     fn mtu(&self) -> Option<PathStep> {

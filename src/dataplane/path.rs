@@ -21,7 +21,7 @@ use super::pipeline::anti_spoof::check_endpoints;
 use super::pipeline::route::is_routable;
 use super::{DesiredState, DropReason, PathHop, PathNeighbor, PortKind, RouteReport};
 use crate::ids::{AclId, ClassId, Generation, PortId};
-use crate::net::address::{Address, is_link_local, is_v4, pack};
+use crate::net::address::{Address, is_link_local, is_v4, pack, unpack};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
 
@@ -46,6 +46,8 @@ pub struct FlowPath {
     pub destination_pod: Option<PodName>,
     /// MTU of the egress port: largest IP packet, bytes.
     pub mtu: Option<u16>,
+    /// Address of the node that the connection leaves with, where that is not its own.
+    pub masquerade: Option<IpAddr>,
     /// Next hop on the link of the egress port.
     pub neighbor: Option<PathNeighbor>,
     /// Egress decision of the source pod's table; `None` if none is looked up.
@@ -119,7 +121,9 @@ pub(super) fn path(
         (Some((_, from)), Some((_, to))) => sides(snapshot, &flow, from, to),
         _ => [None, None],
     };
-    let dropped = dropped(snapshot, key, &flow, from, destination);
+    let ports = from.and_then(|(_, from)| Some([from, leaves_by?.1]));
+    let masquerade = ports.and_then(|ports| masquerade(snapshot, key, &flow, ports));
+    let dropped = dropped(snapshot, key, &flow, from, destination, masquerade.is_some());
     FlowPath {
         flow: *key,
         generation: snapshot.generation,
@@ -129,6 +133,7 @@ pub(super) fn path(
         may_send: from.is_some_and(|(id, port)| snapshot.may_send(port, id, flow.src)),
         destination,
         destination_pod: leaves_by.and_then(|(port, _)| pod(port)),
+        masquerade,
         mtu: leaves_by.map(|(_, port)| port.mtu),
         neighbor: snapshot
             .hop_number(flow.dst)
@@ -138,6 +143,18 @@ pub(super) fn path(
         dropped,
         reply_dropped: reply_dropped(source),
     }
+}
+
+/// Address of the node that a connection from one port to another leaves with.
+fn masquerade(snapshot: &Snapshot, key: &FlowKey, flow: &Flow, [from, to]: [&PortView; 2]) -> Option<IpAddr> {
+    let view = snapshot.masquerade().filter(|_| to.kind == PortKind::Uplink)?;
+    let by_service = || {
+        let mut services = snapshot.services().into_iter();
+        services.any(|services| services.carries_to(flow.protocol, flow.dst, key.dst_port))
+    };
+    let by_service = from.kind == PortKind::Uplink && by_service();
+    let covers = view.covers(from.kind, by_service, flow.src, flow.dst);
+    view.address(is_v4(flow.src)).filter(|_| covers).map(unpack)
 }
 
 /// Flow of a new connection. One from an address of the node is by a socket of the node, where the switch can tell these.
@@ -188,6 +205,7 @@ fn dropped(
     flow: &Flow,
     from: Option<(PortId, &PortView)>,
     destination: PathHop,
+    is_masqueraded: bool,
 ) -> Option<DropReason> {
     let Some((id, from)) = from else {
         // No port may send from an address of the switch, or from one in a pod prefix without a pod.
@@ -214,10 +232,13 @@ fn dropped(
         PathHop::Port { port, .. } => match snapshot.port(port) {
             None => Some(DropReason::PortDown),
             // The switch does not route between uplinks.
-            Some(to) if from.kind == PortKind::Uplink && to.kind == PortKind::Uplink => {
+            Some(to) if [from.kind, to.kind] == [PortKind::Uplink; 2] && !is_masqueraded => {
                 Some(DropReason::NoRoute)
             }
-            Some(to) => snapshot.evaluate_new(flow, from, to, None),
+            Some(to) => snapshot.evaluate_new(flow, from, to, None).or_else(|| {
+                let waits = snapshot.masquerade().is_some_and(|view| view.waits());
+                (is_masqueraded && waits && from.is_pod()).then_some(DropReason::Masquerade)
+            }),
         },
     }
 }

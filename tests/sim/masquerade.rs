@@ -28,23 +28,28 @@ use crate::services::fragments::cut;
 /// Port of servers outside.
 const SERVER: u16 = 443;
 /// External ports of the tests: few.
-const FIRST: u16 = 61_000;
-const PORTS: u16 = 512;
+pub(crate) const FIRST: u16 = 61_000;
+pub(crate) const PORTS: u16 = 512;
 
-fn external() -> MasqueradeSettings {
+pub(crate) fn external() -> MasqueradeSettings {
     MasqueradeSettings { addresses: node_address().to_vec(), ports: FIRST..=FIRST + PORTS - 1 }
 }
 
 /// Pods keep their addresses to host 9 outside.
-fn setting() -> Setting {
+pub(crate) fn setting() -> Setting {
     let except = outside_address(9).map(ipnet::IpNet::from).into();
     Setting {
-        masquerade: Some(Arc::new(Masquerade { external: external(), except, waits: false })),
+        masquerade: Some(Arc::new(Masquerade {
+            external: external(),
+            except,
+            waits: false,
+            serves_outside: false,
+        })),
         ..Setting::open()
     }
 }
 
-fn settings(workers: usize) -> Settings {
+pub(crate) fn settings(workers: usize) -> Settings {
     Settings {
         masquerade: Some(external()),
         ..crate::rig::settings(workers, ConntrackSettings { flows_max: 4096, ..ConntrackSettings::default() })
@@ -60,7 +65,7 @@ fn datagram(src: IpAddr, dst: IpAddr, ports: [u16; 2]) -> Spec {
 }
 
 /// Source port, or identifier, of a frame that has left by the uplink.
-fn external_port(frame: &[u8], family: usize) -> u16 {
+pub(crate) fn external_port(frame: &[u8], family: usize) -> u16 {
     frames::check(frame).unwrap();
     let l4 = 18 + [20, 40][family];
     let protocol = if family == 0 { frame[18 + 9] } else { frame[18 + 6] };
@@ -70,7 +75,7 @@ fn external_port(frame: &[u8], family: usize) -> u16 {
 
 /// Sends the first packet of a pod's flow, which leaves by the uplink. Returns its external port.
 #[track_caller]
-fn open(rig: &mut Rig, from: PortId, sent: &Spec) -> u16 {
+pub(crate) fn open(rig: &mut Rig, from: PortId, sent: &Spec) -> u16 {
     let before = rig.counters(from);
     let out = rig.send(from, sent);
     let drops = rig.drops_since(from, &before);
@@ -266,7 +271,7 @@ fn an_error_of_the_switch_quotes_the_packet_as_its_sender_has_sent_it() {
 }
 
 /// A large datagram in two frames that arrive on a port.
-fn fragments(port: PortId, src: IpAddr, dst: IpAddr, ports: [u16; 2]) -> [Vec<u8>; 2] {
+pub(crate) fn fragments(port: PortId, src: IpAddr, dst: IpAddr, ports: [u16; 2]) -> [Vec<u8>; 2] {
     let datagram = Spec { payload: (0..200).collect(), ..datagram(src, dst, ports) };
     let frame = addressed(port, &datagram);
     // The cut knows no tags.
@@ -276,7 +281,7 @@ fn fragments(port: PortId, src: IpAddr, dst: IpAddr, ports: [u16; 2]) -> [Vec<u8
 }
 
 /// Addresses of a frame on a port.
-fn addresses(port: PortId, frame: &[u8], family: usize) -> &[u8] {
+pub(crate) fn addresses(port: PortId, frame: &[u8], family: usize) -> &[u8] {
     let ip = &frame[if port == UPLINK { 18 } else { 14 }..];
     if family == 0 { &ip[12..20] } else { &ip[8..40] }
 }

@@ -181,11 +181,12 @@ impl DataplaneApi for Dataplane {
             resolver.keep_resolved(&desired.routes);
         }
         uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
-        // Those of an earlier run stay while the routes to other nodes are awaited.
-        let masquerade = desired.masquerade.clone().filter(|masquerade| !masquerade.waits);
+        let masquerade = desired.masquerade.clone();
         let generation = publish(desired)?;
         for port in uplinks {
-            masquerade.iter().for_each(|masquerade| port.set_exceptions(&masquerade.except));
+            if let Some(peers) = masquerade.as_ref().and_then(|masquerade| masquerade.kernel_peers()) {
+                port.set_exceptions(peers);
+            }
             port.set_prefixes(&wanted);
             self.set_services(port);
         }

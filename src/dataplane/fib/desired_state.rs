@@ -49,6 +49,11 @@ impl DesiredState {
         self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
     }
 
+    /// Families in which clients of Services outside reach backends elsewhere: IPv4, IPv6.
+    pub(super) fn carried_families(&self) -> [bool; 2] {
+        self.masquerade.as_ref().map_or([false; 2], |masquerade| masquerade.carried_families())
+    }
+
     /// Whether the two states have the same layout: only their rule tables, Services and masquerading may
     /// differ.
     pub(crate) fn has_layout_of(&self, other: &DesiredState) -> bool {

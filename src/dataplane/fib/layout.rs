@@ -62,7 +62,8 @@ pub(super) fn local_addresses(desired: &DesiredState, ports: &[Option<PortView>]
         let port = ports.get(route.port.index()).and_then(Option::as_ref);
         port.is_some_and(|port| port.kind != PortKind::Uplink)
     };
-    LocalAddresses::new(pods, node, desired.routes.iter().filter(is_local).map(|route| route.prefix.trunc()))
+    let prefixes = desired.routes.iter().filter(is_local).map(|route| route.prefix.trunc());
+    LocalAddresses::new(pods, node, prefixes, desired.carried_families())
 }
 
 pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {

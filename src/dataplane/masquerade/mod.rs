@@ -1,5 +1,6 @@
 //! Masquerading: flows of pods to destinations outside the cluster's networks leave with an address of the node (source NAT,
-//! RFC 3022), and a port of a range that the node's own sockets do not use.
+//! RFC 3022), and a port of a range that the node's own sockets do not use. So do flows of clients outside to backends of
+//! Services elsewhere, whose replies must come back to the switch that translates them.
 //!
 //! A mapping depends on address and port of the destination (RFC 4787 section 4.1), so one external port serves as many flows
 //! as there are destinations. The conntrack entry of a flow has the addresses of pod and destination; the external port lies
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 pub(crate) use self::external_ports::{Choice, ExternalEnd, ExternalPorts};
-use super::MasqueradeSettings;
+use super::{MasqueradeSettings, PortKind};
 use crate::net::address::{Address, from_v4, is_v4, pack};
 use crate::tables::RouteTable;
 
@@ -28,6 +29,26 @@ pub struct Masquerade {
     /// Whether no flow begins to be masqueraded yet, because other destinations may become exceptions: policies of other
     /// nodes would see the node in place of a pod.
     pub waits: bool,
+    /// Whether clients of Services outside reach backends elsewhere, with the node's address: nobody else does it.
+    pub serves_outside: bool,
+}
+
+impl Masquerade {
+    /// Families in which clients of Services outside reach backends elsewhere: IPv4, IPv6.
+    pub(super) fn carried_families(&self) -> [bool; 2] {
+        let has = |v4: bool| self.external.addresses.iter().any(|address| address.is_ipv4() == v4);
+        [true, false].map(|v4| self.serves_outside && has(v4))
+    }
+
+    /// Peers whose packets to external ports are the kernel's, which masquerades flows of its own to them.
+    pub(super) fn kernel_peers(&self) -> Option<&BTreeSet<IpNet>> {
+        static NONE: BTreeSet<IpNet> = BTreeSet::new();
+        if self.serves_outside {
+            return Some(&NONE);
+        }
+        // Those of an earlier run stay while the routes to other nodes are awaited.
+        (!self.waits).then_some(&self.except)
+    }
 }
 
 /// Number of the highest identifiers that masqueraded ICMP queries get. A query of the node itself with one of these has no
@@ -77,7 +98,7 @@ impl MasqueradeView {
         (crate::net::address::is_v4(address) == is_v4).then_some(address)
     }
 
-    /// Whether no flow begins to be masqueraded yet.
+    /// Whether no flow of a pod begins to be masqueraded yet.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.source.waits
@@ -89,9 +110,21 @@ impl MasqueradeView {
         &self.ports
     }
 
+    /// Whether a flow that has come by a port of this kind and leaves by an uplink gets the node's address. `by_service`: its
+    /// destination was that of a Service.
+    #[inline]
+    pub(crate) fn covers(&self, from: PortKind, by_service: bool, src: Address, dst: Address) -> bool {
+        match from {
+            PortKind::Uplink => {
+                by_service && self.source.serves_outside && self.address(is_v4(dst)).is_some()
+            }
+            kind => kind.has_pod() && self.applies(src, dst),
+        }
+    }
+
     /// Whether a flow of a pod with this source leaves with the node's address. IPv6 addresses that are not unique local ones
     /// are routable outside (RFC 4193).
-    pub(crate) fn applies(&self, src: Address, dst: Address) -> bool {
+    fn applies(&self, src: Address, dst: Address) -> bool {
         let is_local = is_v4(src) || src >> 121 == 0xfc >> 1;
         let is_excepted = if is_v4(dst) {
             self.except.next_hop_v4(dst as u32).is_some()
@@ -113,6 +146,7 @@ mod tests {
             external: MasqueradeSettings { addresses: addresses.to_vec(), ports: 61_000..=65_535 },
             except: ["10.0.0.0/8", "fd00::/16", "192.0.2.7/32"].map(|text| text.parse().unwrap()).into(),
             waits: false,
+            serves_outside: false,
         }));
         let address = |text: &str| pack(text.parse().unwrap());
         assert_eq!(
@@ -139,6 +173,7 @@ mod tests {
             external: MasqueradeSettings { addresses: vec![], ports: 1..=2 },
             except: BTreeSet::new(),
             waits: false,
+            serves_outside: false,
         }));
         assert_eq!([true, false].map(|v4| view.address(v4)), [None, None]);
         assert!(!view.applies(pack("10.0.0.1".parse().unwrap()), pack("198.51.100.1".parse().unwrap())));

@@ -114,6 +114,10 @@ fn route_slow(
     }
 }
 
+fn is_translated(batch: &Batch, i: usize) -> bool {
+    batch.packets[i].translated || batch.external_ports[i] != 0
+}
+
 fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
     context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
 }
@@ -128,8 +132,9 @@ pub(in crate::dataplane) fn forward_via(
     number: u32,
     adjacency: Adjacency,
 ) {
-    // The switch forwards no transit traffic: frames from an uplink are for this node.
-    if adjacency.is_uplink && came_by_uplink(batch, i, context) {
+    // The switch forwards no transit traffic: frames from an uplink are for this node, or of flows to Services with backends
+    // elsewhere.
+    if adjacency.is_uplink && came_by_uplink(batch, i, context) && !is_translated(batch, i) {
         return batch.drop(i, DropReason::NoRoute);
     }
     let mac =

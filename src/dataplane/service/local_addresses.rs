@@ -16,17 +16,25 @@ pub(crate) struct LocalAddresses {
     node: Box<[Address]>,
     /// Prefixes of routes to ports other than uplinks.
     prefixes: Box<[IpNet]>,
+    /// Families in which clients outside reach backends elsewhere, with an address of the node: IPv4, IPv6.
+    carried: [bool; 2],
 }
 
 impl LocalAddresses {
     /// Collects the addresses of pods and of the switch, those of the node, and the prefixes of routes to ports of this
-    /// node.
+    /// node. `carried`: families in which clients outside reach backends elsewhere, IPv4 and IPv6.
     pub(crate) fn new(
         pods: impl Iterator<Item = Address>,
         node: impl Iterator<Item = Address>,
         prefixes: impl Iterator<Item = IpNet>,
+        carried: [bool; 2],
     ) -> LocalAddresses {
-        LocalAddresses { pods: sorted(pods), node: sorted(node), prefixes: prefixes.collect() }
+        LocalAddresses { pods: sorted(pods), node: sorted(node), prefixes: prefixes.collect(), carried }
+    }
+
+    /// Families in which clients outside reach backends elsewhere: IPv4, IPv6.
+    pub(super) fn carried(&self) -> [bool; 2] {
+        self.carried
     }
 
     /// Whether a pod of this node or the switch has an address.
@@ -42,11 +50,12 @@ impl LocalAddresses {
             || self.prefixes.iter().any(|prefix| prefix.contains(&address))
     }
 
-    /// Addresses that have come or gone since these. `None` if prefixes have.
+    /// Addresses that have come or gone since these. `None` if prefixes or families have.
     pub(super) fn moved(&self, since: &LocalAddresses) -> Option<Vec<Address>> {
         let (now, then): (BTreeSet<Address>, BTreeSet<Address>) =
             (self.iter().collect(), since.iter().collect());
-        (self.prefixes == since.prefixes).then(|| now.symmetric_difference(&then).copied().collect())
+        ((&self.prefixes, self.carried) == (&since.prefixes, since.carried))
+            .then(|| now.symmetric_difference(&then).copied().collect())
     }
 
     /// Addresses of pods, of the switch and of the node.

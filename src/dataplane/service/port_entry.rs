@@ -31,6 +31,8 @@ pub(crate) enum BackendsFor {
 pub(crate) struct PortEntry {
     /// Lists by [`BackendsFor`].
     lists: [Arc<ByFamily>; 3],
+    /// Families in which clients outside may take backends elsewhere: IPv4, IPv6.
+    carried: [bool; 2],
     /// Seconds for which a client keeps its backend.
     pub affinity_seconds: Option<u32>,
     /// Flows that the port has opened.
@@ -54,6 +56,8 @@ struct LocalBackends {
     maglev: Maglev,
     /// Whether one of them is a pod.
     has_pod: bool,
+    /// Whether others are elsewhere.
+    has_elsewhere: bool,
 }
 
 #[derive(Debug)]
@@ -101,7 +105,10 @@ impl PortEntry {
             Some(backends) if *backends == port.internal_backends => internal.clone(),
             Some(backends) => lists(backends, list_before(BackendsFor::ShortCircuit)),
         };
+        // With the policy `Local` clients keep their addresses.
+        let is_local = port.short_circuit_backends.is_some();
         PortEntry {
+            carried: if is_local { [false; 2] } else { local.carried() },
             lists: [internal, external, short_circuit],
             affinity_seconds: port.affinity_seconds,
             opened: before.map(|before| before.opened.clone()).unwrap_or_default(),
@@ -145,9 +152,16 @@ impl PortEntry {
         if is_local { list.local.indices.len() } else { list.backends.len() }
     }
 
-    /// Whether a pod of this node is a backend for clients outside.
-    pub(super) fn has_pod(&self, is_v4: bool) -> bool {
-        self.list(BackendsFor::Outside, is_v4).local.has_pod
+    /// Whether clients outside may take backends elsewhere.
+    #[inline]
+    pub(crate) fn is_carried(&self, is_v4: bool) -> bool {
+        self.carried[usize::from(!is_v4)]
+    }
+
+    /// Whether there is a backend for clients outside: a pod of this node, or one elsewhere that they may take.
+    pub(super) fn serves_outside(&self, is_v4: bool) -> bool {
+        let local = &self.list(BackendsFor::Outside, is_v4).local;
+        local.has_pod || local.has_elsewhere && self.is_carried(is_v4)
     }
 
     /// Whether a backend has one of these addresses.
@@ -226,7 +240,8 @@ impl LocalBackends {
     fn new(backends: &[SocketAddr], local: &LocalAddresses) -> LocalBackends {
         let has_pod = backends.iter().any(|backend| local.is_pod(pack(backend.ip())));
         let local = backends.iter().zip(0..).filter(|(backend, _)| local.may_have(backend.ip()));
-        let (backends, indices): (Vec<SocketAddr>, Vec<u16>) = local.unzip();
-        LocalBackends { indices: indices.into(), maglev: Maglev::new(&backends), has_pod }
+        let (own, indices): (Vec<SocketAddr>, Vec<u16>) = local.unzip();
+        let has_elsewhere = own.len() < backends.len();
+        LocalBackends { indices: indices.into(), maglev: Maglev::new(&own), has_pod, has_elsewhere }
     }
 }

@@ -14,7 +14,7 @@ use crate::xdp::ServiceDestinations;
 /// Destination that a Service serves for clients outside. The unspecified address of a family stands for the node.
 type Destination = (Protocol, SocketAddr);
 
-/// Destinations with a backend among the pods of this node. A clone shares them.
+/// Destinations with a backend for clients outside. A clone shares them.
 #[derive(Clone, Default)]
 pub(super) struct UplinkPorts {
     ports: Arc<BTreeSet<Destination>>,
@@ -86,8 +86,8 @@ impl UplinkPorts {
     }
 }
 
-/// Destinations of a port for clients outside. Only backends among the pods of this node take their flows: the kernel keeps the
-/// other destinations, where another proxy may reach backends elsewhere.
+/// Destinations of a port for clients outside. Without a backend that they may take, the kernel keeps them: another proxy may
+/// reach one.
 fn destinations<'a>(
     protocol: Protocol,
     port: &'a ServicePort,
@@ -96,5 +96,5 @@ fn destinations<'a>(
     let node = |address: IpAddr| port.node_port.map(|port| SocketAddr::new(address, port));
     let node = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].into_iter().filter_map(node);
     let all = port.external.iter().copied().chain(node);
-    all.filter(|at| entry.has_pod(at.is_ipv4())).map(move |at| (protocol, at))
+    all.filter(|at| entry.serves_outside(at.is_ipv4())).map(move |at| (protocol, at))
 }

@@ -4,6 +4,7 @@ mod attacks;
 mod backends;
 mod cached_hops;
 mod collisions;
+mod elsewhere;
 pub(crate) mod errors;
 pub(crate) mod fixture;
 mod floods;

@@ -97,8 +97,8 @@ pub(in crate::dataplane::pipeline) fn translate_later_fragment(
     let destination = first(BindingKind::Fragment).filter(|_| services.is_some() || is_to_external);
     match (destination, source) {
         (Some(to), _) if to.address == packet.src => turn_later_fragment_back(batch, i, context),
-        // A reply to a masqueraded flow, to a Service or not.
-        (Some(to), source) if is_to_external => {
+        // A reply to a masqueraded flow, to a Service or not. Other ends have no port.
+        (Some(to), source) if is_to_external && to.port != 0 => {
             let translation = match source {
                 Some(source) => Translation::new(TranslationKind::Reply, true, (source.address, 0)),
                 None => Translation::new(TranslationKind::MasqueradeReply, true, (packet.dst, 0)),

@@ -143,14 +143,19 @@ pub(in crate::dataplane::pipeline) fn leaves_masqueraded(
     context: &Context<'_>,
 ) -> bool {
     let packet = &batch.packets[i];
-    batch.adjacencies[i].is_uplink
-        && context.external_ports.is_some()
-        && context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind.has_pod())
-        && context.snapshot.masquerade().is_some_and(|view| view.applies(packet.src, packet.dst))
+    let (true, Some(_), Some(masquerade), Some(port)) = (
+        batch.adjacencies[i].is_uplink,
+        context.external_ports,
+        context.snapshot.masquerade(),
+        context.snapshot.port(batch.in_ports[i]),
+    ) else {
+        return false;
+    };
+    masquerade.covers(port.kind, packet.translated, packet.src, packet.dst)
 }
 
 /// Chooses the external port of the new flow of packet `i`, and gives it to the packet. `Ok(None)` for a flow that keeps its
-/// source.
+/// source. A flow from an uplink to an uplink does not: its backend was on this node, or clients have had the node's address.
 pub(in crate::dataplane::pipeline) fn choose_external_port(
     batch: &mut Batch,
     i: usize,
@@ -158,15 +163,17 @@ pub(in crate::dataplane::pipeline) fn choose_external_port(
     flow_hash: u64,
 ) -> Result<Option<Choice>, DropReason> {
     if !leaves_masqueraded(batch, i, context) {
-        return Ok(None);
+        let is_transit = batch.adjacencies[i].is_uplink && is_uplink(batch, i, context);
+        return if is_transit { Err(DropReason::NoRoute) } else { Ok(None) };
     }
     let (Some(masquerade), Some(ports)) = (context.snapshot.masquerade(), context.external_ports) else {
         return Ok(None);
     };
-    if masquerade.waits() {
+    let packet = &batch.packets[i];
+    // Backends of Services get the node's address whoever they are.
+    if masquerade.waits() && !is_uplink(batch, i, context) {
         return Err(DropReason::Masquerade);
     }
-    let packet = &batch.packets[i];
     let end = match packet.protocol {
         protocol if protocol.has_ports() => {
             ExternalEnd { protocol, port: 0, remote: packet.dst, remote_port: packet.dst_port }

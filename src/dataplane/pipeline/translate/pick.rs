@@ -54,8 +54,10 @@ pub(super) fn prefer_backend(
     if is_outside(batch, i, context) && found.backends == BackendsFor::Cluster {
         return None;
     }
-    // A reply from another node would not come by the switch, which alone can translate it back.
-    let must_be_local = from.is_none_or(|from| !from.is_pod());
+    // A reply from another node would not come by the switch, which alone can translate it back, unless the flow gets the
+    // node's address.
+    let must_be_local = from.is_none_or(|from| !from.is_pod())
+        && !(found.backends == BackendsFor::Outside && found.entry.is_carried(packet.is_v4));
     let Some(pick) = preferred(context, packet, &found, key, must_be_local) else {
         if found.entry.count(found.backends, packet.is_v4, false) > 0 {
             batch.drop(i, DropReason::ServiceRemote);
@@ -111,7 +113,7 @@ fn preferred(
     });
     let kept =
         kept.and_then(|kept| found.entry.find(found.backends, packet.is_v4, kept.to.address, kept.to.port));
-    kept.filter(|kept| !must_be_local || is_local(context, kept, found.backends))
+    kept.filter(|kept| !must_be_local || answers(context, kept, found.backends, true))
         .or_else(|| pick(client.hash))
 }
 
@@ -141,10 +143,10 @@ fn usable(
     let tries = entry.count(backends, packet.is_v4, must_be_local).min(TRIES);
     let mut reason = DropReason::ServiceNoBackend;
     for _ in 0..tries {
-        if must_be_local && !is_local(context, &pick, backends) {
+        let is_pods = !must_be_local && backends != BackendsFor::Outside;
+        if !is_pods && !answers(context, &pick, backends, must_be_local) {
             reason = DropReason::ServiceRemote;
-        } else if !(must_be_local && pick.address == packet.src || services.is_cluster_address(pick.address))
-        {
+        } else if !(!is_pods && pick.address == packet.src || services.is_cluster_address(pick.address)) {
             match free_source(context, packet, &pick, hash) {
                 Some(source) => return Ok((pick, source)),
                 None => reason = DropReason::ServiceCollision,
@@ -162,11 +164,12 @@ pub(super) fn is_outside(batch: &Batch, i: usize, context: &Context<'_>) -> bool
     context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
 }
 
-/// Whether replies of a backend come by the switch. The node's own stack answers clients outside by its own routes.
-fn is_local(context: &Context<'_>, pick: &Pick, backends: BackendsFor) -> bool {
+/// Whether replies of a backend to a client that is no pod come by the switch. The node's own stack answers clients outside by
+/// its own routes.
+fn answers(context: &Context<'_>, pick: &Pick, backends: BackendsFor, must_be_local: bool) -> bool {
     match context.snapshot.hop(pick.address) {
         Some(Hop::Port(port, _)) => context.snapshot.port(port).is_some_and(|port| match backends {
-            BackendsFor::Outside => port.is_pod(),
+            BackendsFor::Outside => port.is_pod() || !must_be_local && port.kind == PortKind::Uplink,
             BackendsFor::Cluster | BackendsFor::ShortCircuit => port.kind != PortKind::Uplink,
         }),
         _ => false,

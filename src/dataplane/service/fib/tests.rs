@@ -214,7 +214,12 @@ fn local(pods: &[&str], node: &[&str]) -> LocalAddresses {
     let addresses = |list: &[&str]| -> Vec<Address> {
         list.iter().map(|address| pack(address.parse().unwrap())).collect()
     };
-    LocalAddresses::new(addresses(pods).into_iter(), addresses(node).into_iter(), std::iter::empty())
+    LocalAddresses::new(
+        addresses(pods).into_iter(),
+        addresses(node).into_iter(),
+        std::iter::empty(),
+        [false; 2],
+    )
 }
 
 #[test]
@@ -300,8 +305,14 @@ fn backends_of_this_node_are_laid_out_when_pods_come_and_go() {
     assert!(Arc::ptr_eq(&first.entries[&name(3)], &third.entries[&name(3)]));
     assert_eq!(third.flows()[&name(0)].total, 1);
     assert!(local_picks(&lay_out(Some(&third), &[], 4)).is_empty());
-    let prefix =
-        || LocalAddresses::new([].into_iter(), [].into_iter(), ["10.1.2.9/32".parse().unwrap()].into_iter());
+    let prefix = || {
+        LocalAddresses::new(
+            [].into_iter(),
+            [].into_iter(),
+            ["10.1.2.9/32".parse().unwrap()].into_iter(),
+            [false; 2],
+        )
+    };
     let routed = ServiceFib::next(Some(&third), Some(&set), prefix, Generation(5)).unwrap();
     assert_eq!(local_picks(&routed), [other].into());
 }
