@@ -1,4 +1,4 @@
-//! Compiles the XDP and tc programs of `src/xdp/bpf` to BPF objects, which `src/xdp/program.rs` embeds, and passes the commit
+//! Compiles the XDP, tc and cgroup programs of `src/xdp/bpf` and `src/connect` to BPF objects, which these embed, and passes the commit
 //! and the target of the build to `palisade --version`. It reads the commit from `.git` without git, in the layout of
 //! gitrepository-layout(5).
 
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-const SOURCES: &[&str] = &["count", "node", "port", "uplink"];
+const SOURCES: &[&str] =
+    &["connect/connect", "xdp/bpf/count", "xdp/bpf/node", "xdp/bpf/port", "xdp/bpf/uplink"];
 const HOW_TO_INSTALL: &str = "sudo apt-get install clang linux-libc-dev   (or `make setup`)";
 
 fn main() {
@@ -14,8 +15,9 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
-    for name in SOURCES {
-        let source = format!("src/xdp/bpf/{name}.bpf.c");
+    for path in SOURCES {
+        let source = format!("src/{path}.bpf.c");
+        let name = path.rsplit('/').next().unwrap_or(path);
         println!("cargo::rerun-if-changed={source}");
         compile(&clang, Path::new(&source), &out.join(format!("{name}.bpf.o")));
     }

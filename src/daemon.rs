@@ -9,7 +9,8 @@ use crate::config::{Config, OnStop, PortConfig};
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{
     ApiError, BoundSocket, CoverageCheck, HttpListener, InterfaceMonitor, Periodic, Server, ServerError,
-    Switch, collect_drops, export_flows, keep_node_routes, raise_descriptor_limit, remove_node_routes,
+    Switch, collect_drops, detach_node_sockets, export_flows, keep_node_routes, keep_node_sockets,
+    raise_descriptor_limit, remove_node_routes,
 };
 use crate::dataplane::{Backend, Dataplane, DataplaneApi, DryRun, Settings, ShutdownMode, StartError};
 use crate::kernel_dataplane::KernelDataplane;
@@ -53,6 +54,7 @@ struct Threads {
     drop_collector: Periodic,
     exporter: Option<Periodic>,
     node_routes: Periodic,
+    node_sockets: Periodic,
 }
 
 /// Program that forwards the packets.
@@ -150,10 +152,11 @@ impl Daemon {
     pub fn stop(self) -> Result<(), DaemonError> {
         let Daemon { server, threads, switch, packet_path, shutdown_mode, .. } = self;
         drop(server);
-        let Threads { monitor, drop_collector, exporter, node_routes } = threads;
-        drop((monitor, drop_collector, exporter, node_routes));
+        let Threads { monitor, drop_collector, exporter, node_routes, node_sockets } = threads;
+        drop((monitor, drop_collector, exporter, node_routes, node_sockets));
         if shutdown_mode == ShutdownMode::Detached {
             remove_node_routes();
+            detach_node_sockets(&switch);
         }
         drop(switch);
         Ok(packet_path.stop(shutdown_mode)?)
@@ -195,7 +198,9 @@ fn open(
     let server = socket.serve(switch.clone())?;
     let node_routes = keep_node_routes(switch)
         .map_err(|error| StartError::Setup(format!("no thread for the routes of the node: {error}")))?;
-    Ok((Threads { monitor, drop_collector, exporter, node_routes }, server))
+    let node_sockets = keep_node_sockets(switch)
+        .map_err(|error| StartError::Setup(format!("no thread for the sockets of the node: {error}")))?;
+    Ok((Threads { monitor, drop_collector, exporter, node_routes, node_sockets }, server))
 }
 
 /// Loads `tables` and opens the ports and pods of `config`, up to the first that is rejected.

@@ -37,6 +37,8 @@ pub mod mem;
 pub mod tap;
 pub mod xdp;
 
+pub mod connect;
+
 pub mod netlink;
 pub mod threads;
 

@@ -178,6 +178,11 @@ pub const SERVICE_BACKENDS_MAX: usize = 1 << 21;
 /// Most addresses of the node at which node ports are served.
 pub const NODE_ADDRESSES_MAX: usize = 64;
 
+/// Most addresses and ports of Services that the node's own sockets find.
+pub const SOCKET_SERVICES_MAX: usize = 1 << 17;
+/// Most backends of these, those of lists that a change has replaced included.
+pub const SOCKET_BACKENDS_MAX: usize = 1 << 18;
+
 /// Most entries of one report on what is in force: lines of a table, classes, policies. It counts the others.
 pub const REPORT_ENTRIES_MAX: usize = 10_000;
 /// Most pods, and most prefixes, that one entry of such a report names. It counts the others.

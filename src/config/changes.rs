@@ -47,6 +47,7 @@ impl Config {
             masquerade.ports,
             masquerade.except,
             services.replace_kube_proxy,
+            services.cgroup,
             conntrack.flows,
             conntrack.pod_quota_percent,
             conntrack.tcp_pickup,
@@ -121,7 +122,7 @@ mod tests {
                 "masquerade",
                 &["addresses = [\"192.0.2.1\"]", "ports = \"1024-2047\"", "except = [\"10.0.0.0/8\"]"],
             ),
-            ("services", &["replace_kube_proxy = true"]),
+            ("services", &["replace_kube_proxy = true", "cgroup = \"/x\""]),
             (
                 "conntrack",
                 &[

@@ -106,6 +106,8 @@ impl Config {
                 serves_outside: self.services.replace_kube_proxy,
             }),
             ipfix: self.ipfix.settings(),
+            pin_directory: self.xdp.pin_directory.clone(),
+            socket_cgroup: self.services.replace_kube_proxy.then(|| self.services.cgroup.clone()),
         }
     }
 

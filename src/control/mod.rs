@@ -34,7 +34,9 @@ mod client;
 
 pub use api_error::ApiError;
 pub use background::{Periodic, export_flows};
-pub(crate) use background::{collect_drops, keep_node_routes, remove_node_routes};
+pub(crate) use background::{
+    collect_drops, detach_node_sockets, keep_node_routes, keep_node_sockets, remove_node_routes,
+};
 pub use client::{Client, ClientError};
 pub use drops::DropFilter;
 pub(crate) use frame_summary::summarize;

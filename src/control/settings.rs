@@ -1,6 +1,7 @@
 //! Settings of a switch that hold from its start to its end.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -29,6 +30,10 @@ pub struct SwitchSettings {
     pub routes: Vec<PortRoute>,
     /// Masquerading of what pods send outside. Pods and nodes of the cluster are exempt besides its exceptions.
     pub masquerade: Option<Masquerade>,
+    /// Directory of a BPF file system that keeps what outlives the process.
+    pub pin_directory: PathBuf,
+    /// Directory of the cgroup2 hierarchy of the node's processes, whose sockets get the Services. None: they do not.
+    pub socket_cgroup: Option<PathBuf>,
     /// Export of flows to a collector, if there is one.
     pub ipfix: Option<IpfixSettings>,
 }

@@ -39,9 +39,18 @@ pub struct Switch {
     pub(super) rehearsal: Rehearsal,
     pub(super) audit: Audit,
     pub(super) ipfix: ipfix::Shared,
-    /// Reason for which the node's own kernel does not have all of its routes.
-    node_routes_problem: ArcSwapOption<String>,
+    /// Reasons for which the node's own kernel does not have all that it is to get, by [`NodePart`].
+    node_problems: [ArcSwapOption<String>; 2],
     writer: Mutex<Writer>,
+}
+
+/// Part of the node's own kernel that the switch keeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NodePart {
+    /// Routes to pods of other nodes.
+    Routes,
+    /// Services for sockets.
+    Sockets,
 }
 
 /// Data that only changes need, locked during each of them.
@@ -70,7 +79,7 @@ impl Switch {
             rehearsal: Rehearsal::default(),
             audit: Audit::default(),
             ipfix: ipfix::Shared::default(),
-            node_routes_problem: ArcSwapOption::default(),
+            node_problems: Default::default(),
             writer: Mutex::default(),
         };
         // A worker that is stuck from the start is reported with the first change.
@@ -180,10 +189,11 @@ impl Switch {
         self.rejected_reload.store(report);
     }
 
-    /// Records why the node's own kernel does not have all routes of the switch, or with `None` that it has them.
-    pub(super) fn set_node_routes_problem(&self, problem: Option<String>) {
-        let before = self.node_routes_problem.swap(problem.map(Arc::new));
-        let now = self.node_routes_problem.load();
+    /// Records why the node's own kernel does not have all that the switch gives it, or with `None` that it has.
+    pub(super) fn set_node_problem(&self, part: NodePart, problem: Option<String>) {
+        let place = &self.node_problems[part as usize];
+        let before = place.swap(problem.map(Arc::new));
+        let now = place.load();
         if let Some(problem) = now.as_ref().filter(|problem| before.as_ref() != Some(problem)) {
             tracing::warn!("{problem}");
         }

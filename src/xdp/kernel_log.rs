@@ -10,7 +10,7 @@ thread_local! {
 }
 
 /// Runs `work` and returns, beside its result, the lines that libbpf printed on this thread meanwhile.
-pub(super) fn captured<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+pub(crate) fn captured<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| _ = set_print(Some((PrintLevel::Info, keep))));
     LINES.set(Some(Vec::new()));
@@ -33,7 +33,7 @@ fn keep(_level: PrintLevel, text: String) {
 
 /// Returns the kernel's reason among the lines (netlink's extended acknowledgement, or the messages of
 /// verifier and libbpf), and the text of the error.
-pub(super) fn reason(lines: &[String], error: &str) -> String {
+pub(crate) fn reason(lines: &[String], error: &str) -> String {
     let told = lines.iter().find_map(|line| line.strip_prefix("Kernel error message: "));
     match told.map_or_else(|| lines.join("; "), str::to_owned) {
         told if told.is_empty() => error.to_owned(),

@@ -9,6 +9,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("policy", &["tables", "net", "limits", "ids", "printable"]),
     ("tap", &["net", "netlink", "limits"]),
     ("xdp", &["net", "netlink", "tap", "mem", "limits", "ids"]),
+    ("connect", &["net", "tables", "xdp", "limits"]),
     ("netlink", &["net"]),
     ("dataplane", &["net", "tables", "xdp", "tap", "netlink", "threads", "mem", "limits", "ids"]),
     ("pktgen", &["net", "netlink", "xdp", "mem", "limits", "ids"]),

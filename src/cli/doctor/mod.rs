@@ -5,6 +5,7 @@ mod external_ports;
 mod host;
 mod interfaces;
 mod leftovers;
+mod services;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<ExitCode, CliError> 
     let mut checks = host::checks(&config);
     checks.extend(interfaces::checks(&config, running.as_deref()));
     checks.extend(external_ports::check(&config));
+    checks.extend(services::checks(&config));
     checks.extend(leftovers::checks(&config));
     match arguments.output {
         Output::Json => output::json(&checks)?,

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use super::periodic::Periodic;
-use crate::control::Switch;
 use crate::control::server::avoid_worker_cores;
+use crate::control::switch::{NodePart, Switch};
 use crate::netlink::{NODE_ROUTE_PROTOCOL, NetlinkError, RouteSocket};
 
 /// Interval of looks at the routes that are wanted.
@@ -42,7 +42,7 @@ pub(crate) fn keep_node_routes(switch: &Arc<Switch>) -> io::Result<Periodic> {
             if !is_current {
                 own.extend(wanted.keys());
                 let removes = |prefix: &IpNet| start.elapsed() >= EARLIER_STAY || own.contains(prefix);
-                switch.set_node_routes_problem(reconcile(&wanted, removes));
+                switch.set_node_problem(NodePart::Routes, reconcile(&wanted, removes));
                 last = Some((wanted, Instant::now()));
             }
         }

@@ -105,7 +105,7 @@ impl Switch {
         ports
             .chain(self.dataplane.problems())
             .chain(masquerade)
-            .chain(self.node_routes_problem.load().as_deref().cloned())
+            .chain(self.node_problems.iter().filter_map(|problem| problem.load().as_deref().cloned()))
             .chain(draining)
             .chain(stuck)
             .chain(links)

@@ -56,6 +56,18 @@ impl Pins {
         self.directory.join(index.to_string())
     }
 
+    /// File of something else than a link to an interface.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Files whose names begin so.
+    pub fn named(&self, prefix: &str) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let files = files.filter(|file| file.file_name().to_string_lossy().starts_with(prefix));
+        files.map(|file| file.path()).collect()
+    }
+
     /// File of the tc program at the node's end of a host port.
     pub(in crate::xdp) fn egress_path(&self, index: u32) -> PathBuf {
         self.directory.join(format!("{index}-egress"))
@@ -87,7 +99,7 @@ pub fn sweep(root: &Path) {
 
 /// Reads the cookie of the calling thread's network namespace, which is unique until the next boot
 /// (`SO_NETNS_COOKIE`, Linux 5.14).
-fn namespace_cookie() -> io::Result<u64> {
+pub fn namespace_cookie() -> io::Result<u64> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let (mut cookie, mut length) = (0u64, size_of::<u64>() as libc::socklen_t);
     // SAFETY: the descriptor is open, and the kernel writes at most the eight bytes of the length.

@@ -62,6 +62,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
         Ok(from.ip())
     });
     let mut stream = client.enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+    assert_eq!(stream.peer_addr()?, to, "the client sees another address than it has connected to");
     stream.set_read_timeout(Some(PATIENCE))?;
     let data: Vec<u8> = (0..TRANSFER).map(|n| (n % 251) as u8).collect();
     stream.write_all(&data)?;
@@ -69,6 +70,21 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
     stream.read_exact(&mut back)?;
     assert!(back == data, "the data came back changed");
     serve.join().unwrap()
+}
+
+/// Whether a connection to this address is one to `server` by now.
+pub(crate) fn connects(client: &impl Network, server: &impl Network, to: SocketAddr) -> bool {
+    let listener = server.enter(|| TcpListener::bind(any(to))).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let Ok(_stream) = client.enter(|| TcpStream::connect_timeout(&to, RESEND)) else { return false };
+    let start = Instant::now();
+    while listener.accept().is_err() {
+        if start.elapsed() > RESEND {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io::Result<IpAddr> {
@@ -85,8 +101,12 @@ fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
             asking.send_to(&data, to)?;
             let (length, from) = serving.recv_from(buffer)?;
             serving.send_to(&buffer[..length], from)?;
-            let (back, _) = asking.recv_from(buffer)?;
-            assert_eq!(back, bytes, "a datagram of another length came back");
+            let (back, by) = asking.recv_from(buffer)?;
+            assert_eq!(
+                (back, by),
+                (bytes, to),
+                "a datagram of another length or by another address came back"
+            );
             Ok(from.ip())
         };
         // A datagram may be lost while neighbours are resolved, or be too large for the path at first.

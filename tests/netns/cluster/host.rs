@@ -26,7 +26,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(name: &str) -> Host {
         let script = "mount -t tmpfs tmpfs /run && mkdir -p /run/netns && mount -t sysfs sysfs /sys \
-                      && mount -t bpf bpf /sys/fs/bpf && ip link set lo up && touch /run/is-up && exec sleep infinity";
+                      && mount -t bpf bpf /sys/fs/bpf && mount -t cgroup2 cgroup2 /sys/fs/cgroup && ip link set lo up && touch /run/is-up && exec sleep infinity";
         let keeper = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "sh", "-c", script])
             .stdin(Stdio::null())

@@ -3,6 +3,7 @@
 mod exchange;
 mod host;
 mod rig;
+mod services;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -77,7 +78,8 @@ fn a_host_port_is_reached_from_pods_from_the_node_and_from_outside() {
 #[test]
 fn flows_that_the_node_masquerades_itself_keep_their_answers() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(2, PodPorts::Tap);
+    let beside = [["replace_kube_proxy = true", "replace_kube_proxy = false"]];
+    let cluster = Cluster::up_with(2, PodPorts::Tap, &beside);
     let far = cluster.pod(2, "far");
     cluster.wait_for_pods();
     let node = &cluster.nodes[0];

@@ -14,6 +14,7 @@ use palisade::control::Client;
 use palisade::lab::PodPorts;
 use serde_json::{Value, json};
 
+use super::exchange::PORT;
 use super::host::{Host, Network};
 use crate::api_server::ApiServer;
 use crate::support::{PATIENCE, eventually};
@@ -52,6 +53,12 @@ pub(crate) struct Pod {
     pub(crate) addresses: [IpAddr; 2],
 }
 
+/// Backend of a Service: its addresses, and its node if it is of the cluster.
+pub(crate) struct Backend {
+    pub(crate) addresses: [IpAddr; 2],
+    pub(crate) node: Option<Number>,
+}
+
 impl Network for Pod {
     fn network(&self) -> PathBuf {
         self.network.clone()
@@ -63,13 +70,18 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) outside: Host,
     pub(crate) api: ApiServer,
-    _router: Host,
+    pub(crate) router: Host,
     ports: PodPorts,
 }
 
 impl Cluster {
     /// Makes a cluster of so many nodes, whose switches have started and follow the API. Pods have interfaces of this kind.
     pub(crate) fn up(nodes: Number, ports: PodPorts) -> Cluster {
+        Cluster::up_with(nodes, ports, &[])
+    }
+
+    /// Makes the same with edits of the template of the configuration: texts and what they become.
+    pub(crate) fn up_with(nodes: Number, ports: PodPorts, edits: &[[&str; 2]]) -> Cluster {
         let (router, outside_host) = (Host::new("router"), Host::new("outside"));
         router.set("net/ipv4/ip_forward", "1");
         router.set("net/ipv6/conf/all/forwarding", "1");
@@ -86,9 +98,9 @@ impl Cluster {
         let api = ApiServer::at(listener);
         api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}));
         let nodes = (1..=nodes).map(|number| Node::new(number, &router)).collect();
-        let mut cluster = Cluster { nodes, outside: outside_host, api, _router: router, ports };
+        let mut cluster = Cluster { nodes, outside: outside_host, api, router, ports };
         for number in 1..=cluster.nodes.len() {
-            cluster.join(number as Number);
+            cluster.join(number as Number, edits);
         }
         for node in &cluster.nodes {
             node.wait_until_ready();
@@ -97,14 +109,14 @@ impl Cluster {
     }
 
     /// Starts a node as the `DaemonSet` does, and puts its object.
-    fn join(&mut self, number: Number) {
+    fn join(&mut self, number: Number, edits: &[[&str; 2]]) {
         let kubeconfig = self.api.kubeconfig(&json!({}));
         let node = &mut self.nodes[usize::from(number) - 1];
         let addresses = node.addresses.map(|address| json!({"type": "InternalIP", "address": address}));
         self.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.host.name},
             "spec": {"podCIDRs": [format!("10.244.{number}.0/24"), format!("fd00:244:{number}::/64")]},
             "status": {"addresses": addresses}}));
-        node.prepare(&kubeconfig);
+        node.prepare(&kubeconfig, edits);
         node.start();
     }
 
@@ -153,6 +165,56 @@ impl Cluster {
         Pod { network, addresses }
     }
 
+    /// Puts a Service at port 80 of these addresses, TCP and UDP, with `spec` added, and one backend of each family.
+    pub(crate) fn put_service(&self, name: &str, addresses: [IpAddr; 2], spec: &Value, backend: &Backend) {
+        let port = |protocol: &str| {
+            let mut port = json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": 80, "targetPort": PORT});
+            if let Some(number) = spec["nodePort"].as_u64() {
+                port["nodePort"] = json!(number);
+            }
+            port
+        };
+        let mut whole = json!({"type": "ClusterIP", "clusterIP": addresses[0], "clusterIPs": addresses,
+            "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack", "ports": [port("TCP"), port("UDP")]});
+        for (key, value) in spec.as_object().unwrap().iter().filter(|(key, _)| *key != "nodePort") {
+            whole[key] = value.clone();
+        }
+        self.api.put(json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": "default", "name": name}, "spec": whole}));
+        for (family, address) in ["IPv4", "IPv6"].into_iter().zip(backend.addresses) {
+            let port =
+                |protocol: &str| json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": PORT});
+            let mut endpoint =
+                json!({"addresses": [address], "conditions": {"ready": true, "serving": true}});
+            if let Some(node) = backend.node {
+                endpoint["nodeName"] = json!(self.nodes[usize::from(node) - 1].host.name);
+            }
+            self.api.put(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {"namespace": "default", "name": format!("{name}-{}", family.to_lowercase()),
+                    "labels": {"kubernetes.io/service-name": name}},
+                "addressType": family, "endpoints": [endpoint], "ports": [port("TCP"), port("UDP")]}));
+        }
+    }
+
+    /// Removes the endpoints of a Service.
+    pub(crate) fn remove_endpoints(&self, name: &str) {
+        for family in ["ipv4", "ipv6"] {
+            let metadata = json!({"namespace": "default", "name": format!("{name}-{family}")});
+            self.api.delete(&json!({"kind": "EndpointSlice", "metadata": metadata}));
+        }
+    }
+
+    /// Waits until the switches of all nodes have this backend of a Service.
+    pub(crate) fn wait_for_backend(&self, name: &str, backend: IpAddr) {
+        let has = |node: &Node| {
+            let services = node.client().services().unwrap();
+            let ports: Vec<_> = services.ports.iter().filter(|port| port.service.name == name).collect();
+            ports.len() == 2
+                && ports.iter().all(|port| port.backends.iter().any(|found| found.address.ip() == backend))
+        };
+        eventually("the switches have the Service", || self.nodes.iter().all(has));
+    }
+
     /// Waits until the tables know the pods of their nodes.
     pub(crate) fn wait_for_pods(&self) {
         for node in &self.nodes {
@@ -184,13 +246,19 @@ impl Node {
     }
 
     /// Runs the init containers of the `DaemonSet`.
-    fn prepare(&self, kubeconfig: &str) {
+    fn prepare(&self, kubeconfig: &str, edits: &[[&str; 2]]) {
         let directory = self.host.file(CONFIGURATION);
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("kubeconfig"), kubeconfig).unwrap();
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/kubernetes");
         let mut command = self.host.command("sh");
-        command.arg(files.join("prepare-node.sh")).arg(files.join("palisade.toml"));
+        let mut template = std::fs::read_to_string(files.join("palisade.toml")).unwrap();
+        for [text, other] in edits {
+            assert!(template.contains(text), "{text}");
+            template = template.replace(text, other);
+        }
+        std::fs::write(directory.join("template.toml"), template).unwrap();
+        command.arg(files.join("prepare-node.sh")).arg(format!("{CONFIGURATION}/template.toml"));
         command.arg(format!("{CONFIGURATION}/palisade.toml"));
         let addresses = self.addresses.map(|address| address.to_string()).join(",");
         command.env("NODE_NAME", &self.host.name).env("NODE_ADDRESSES", addresses).env_remove("UPLINK");
@@ -200,6 +268,14 @@ impl Node {
             [env!("CARGO_BIN_EXE_palisade-cni"), "install --bin-dir /run/cni --conf-dir /run/net.d"];
         self.host.run("mkdir -p /run/cni /run/net.d");
         self.host.run(&install.join(" "));
+    }
+
+    /// Edits the configuration of the node.
+    pub(crate) fn edit(&self, text: &str, other: &str) {
+        let path = self.host.file(&format!("{CONFIGURATION}/palisade.toml"));
+        let before = std::fs::read_to_string(&path).unwrap();
+        assert!(before.contains(text), "{before}");
+        std::fs::write(path, before.replace(text, other)).unwrap();
     }
 
     /// Starts the switch.
