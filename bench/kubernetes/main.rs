@@ -9,6 +9,7 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ use palisade::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortEr
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::FlowKey;
 use palisade::source::kubernetes::{Access, Settings, SwitchTarget, Target, TargetError, run};
-use palisade::tables::{PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff};
+use palisade::tables::{PodName, PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff};
 use serde_json::{Value, json};
 
 use server::ApiServer;
@@ -122,6 +123,10 @@ impl Target for Noted<'_> {
 
     fn end_audit(&mut self) -> Result<(), TargetError> {
         self.inner.end_audit()
+    }
+
+    fn attached(&mut self) -> Option<BTreeMap<PodName, Vec<IpAddr>>> {
+        self.inner.attached()
     }
 
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {

@@ -25,7 +25,9 @@ const OUTSIDE_MTU: u32 = 1500;
 /// The node's end of the veth pair to the switch, where the configuration names none.
 const NODE_INTERFACE: &str = "palisade-node";
 /// Interval of questions whether the tables know a pod.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Longest wait for policy where the configuration says nothing and an agent follows an API.
+const WAIT_FOR_AGENT: Duration = Duration::from_secs(2);
 
 /// One call of ADD.
 pub(super) struct Attacher<'a> {
@@ -314,7 +316,11 @@ impl Attacher<'_> {
     /// Waits until the tables of the switch know the pod, for as long as the configuration says. The pod is closed until
     /// then, also after the wait.
     fn wait_for_policy(&self, pod: &PodName) {
-        let patience = Duration::from_secs(self.config.wait_for_policy);
+        let by_agent = || {
+            let has_agent = self.switch.status().is_ok_and(|status| status.source.is_some());
+            if has_agent { WAIT_FOR_AGENT } else { Duration::ZERO }
+        };
+        let patience = self.config.wait_for_policy.map_or_else(by_agent, Duration::from_secs);
         let start = Instant::now();
         while start.elapsed() < patience {
             let pods = self.switch.pods().unwrap_or_default();

@@ -93,8 +93,8 @@ pub struct NetworkConfig {
     pub socket: PathBuf,
     /// Directory of the records.
     pub directory: PathBuf,
-    /// Longest wait for policy, seconds.
-    pub wait_for_policy: u64,
+    /// Longest wait for policy, seconds. None: two where an agent follows an API.
+    pub wait_for_policy: Option<u64>,
     /// Ethernet address that the runtime asks for (capability `mac`).
     pub mac: Option<Mac>,
     /// Bandwidth that the runtime asks for (capability `bandwidth`).
@@ -115,8 +115,7 @@ struct Keys {
     node_interface: Option<String>,
     socket: Option<PathBuf>,
     directory: Option<PathBuf>,
-    #[serde(default)]
-    wait_for_policy: u64,
+    wait_for_policy: Option<u64>,
     #[serde(default)]
     runtime_config: RuntimeConfig,
 }
@@ -215,7 +214,7 @@ impl NetworkConfig {
                 return Err(invalid(format!("{key}: is not from 1280 to {MTU_MAX}")));
             }
         }
-        if keys.wait_for_policy > WAIT_MAX {
+        if keys.wait_for_policy.is_some_and(|seconds| seconds > WAIT_MAX) {
             return Err(invalid(format!("waitForPolicy: is more than {WAIT_MAX} seconds")));
         }
         let mac = keys.runtime_config.mac;

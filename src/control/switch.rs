@@ -206,6 +206,11 @@ impl Switch {
         Ok(Loaded { generation: self.publish(self.draft().with_tables(None))? })
     }
 
+    /// Number of the last change of the state.
+    pub fn generation(&self) -> Generation {
+        self.state.load().generation
+    }
+
     /// Lists all ports by name.
     pub fn ports(&self) -> Vec<PortInfo> {
         let state = self.state.load();

@@ -1,5 +1,6 @@
 //! Lists, watches, and everything that goes wrong with them.
 
+use palisade::tables::PodName;
 use serde_json::json;
 
 use crate::fixture::{Agent, Recorded, Scratch, admin_policy, eventually, pod, policy, small_cluster};
@@ -148,6 +149,56 @@ fn pods_wait_while_policies_are_not_followed() {
     server.set(|faults| faults.statuses.clear());
     agent.converges(&server);
     eventually("nothing is away", || reasons(&agent).is_empty());
+}
+
+#[test]
+fn a_pod_without_an_address_gets_that_of_its_attachment() {
+    let server = ApiServer::start();
+    small_cluster(&server);
+    let agent = Agent::start(&server);
+    agent.converges(&server);
+    let name = |name: &str| PodName::new("shop".to_owned(), name.to_owned());
+    let attach = |names: &[(&str, &str)]| {
+        let attached = names.iter().map(|(of, address)| (name(of), vec![address.parse().unwrap()]));
+        agent.see(|recorded| recorded.attached = attached.collect());
+    };
+    let known = |of: &str| {
+        agent.see(|recorded| {
+            let tables = recorded.tables.as_ref().unwrap();
+            tables.pods.get(&name(of)).map(|pod| pod.addresses.clone())
+        })
+    };
+    let unaddressed = |of: &str, node: &str| {
+        let mut pod = pod(of, node, "web", "");
+        pod["status"] = json!({"phase": "Pending"});
+        pod
+    };
+    for (of, node) in [("here", "n1"), ("there", "n2")] {
+        server.put(unaddressed(of, node));
+    }
+    attach(&[("here", "10.1.0.200"), ("there", "10.1.0.201"), ("pod-2", "10.1.0.99")]);
+    let expected = pod("here", "n1", "web", "10.1.0.200");
+    eventually("the tables know the pod", || known("here").is_some());
+    // Whatever its attachment: the API knows the addresses of the others, or another node has them.
+    server.put(expected);
+    agent.converges(&server);
+    // Policies are away: a pod that is attached now waits, since one that is not known may select it.
+    server.put(unaddressed("late", "n1"));
+    server.put(pod("marker", "n1", "web", "10.1.0.150"));
+    eventually("the agent has both pods", || known("marker").is_some());
+    server.set(|faults| faults.statuses = vec![("networkpolicies", 403)]);
+    server.cut();
+    eventually("policies are away", || agent.see(|recorded| !recorded.report.away.is_empty()));
+    attach(&[("here", "10.1.0.200"), ("late", "10.1.0.202")]);
+    server.delete(&pod("marker", "", "", ""));
+    eventually("the agent goes on", || known("marker").is_none());
+    assert_eq!(known("late"), None);
+    server.set(|faults| faults.statuses.clear());
+    eventually("the pod is known", || known("late").is_some());
+    // An attachment that goes takes its addresses.
+    attach(&[]);
+    eventually("the pod is not known", || known("late").is_none());
+    agent.converges(&server);
 }
 
 #[test]

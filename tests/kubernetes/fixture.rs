@@ -1,6 +1,7 @@
 //! Agent on a fake API server, and a switch that records what it is told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use palisade::policy::parse::parse_value;
 use palisade::policy::services::{Services, ServicesOptions};
 use palisade::policy::{Compiler, Options};
 use palisade::source::kubernetes::{Access, Settings, Target, TargetError, Timing, run};
-use palisade::tables::{PolicyRef, RuleTables, ServiceSet, ServiceTable, ServicesDiff, TablesDiff};
+use palisade::tables::{PodName, PolicyRef, RuleTables, ServiceSet, ServiceTable, ServicesDiff, TablesDiff};
 use serde_json::{Value, json};
 
 use crate::server::ApiServer;
@@ -41,6 +42,7 @@ pub(crate) struct Recorded {
     pub(crate) service_changes: usize,
     pub(crate) has_other_services: bool,
     pub(crate) audit: Option<(Vec<PolicyRef>, RuleTables)>,
+    pub(crate) attached: BTreeMap<PodName, Vec<IpAddr>>,
     pub(crate) uplinks: Vec<String>,
     pub(crate) routes: BTreeMap<IpNet, RouteRequest>,
     pub(crate) refuses_routes: bool,
@@ -128,6 +130,10 @@ impl Target for Recorder {
     fn end_audit(&mut self) -> Result<(), TargetError> {
         self.0.lock().unwrap().audit = None;
         Ok(())
+    }
+
+    fn attached(&mut self) -> Option<BTreeMap<PodName, Vec<IpAddr>>> {
+        Some(self.0.lock().unwrap().attached.clone())
     }
 
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {

@@ -1,6 +1,7 @@
 //! Objects of the cluster as far as they are known, their compiler, and the resolver of their Services.
 
 mod acl_rows;
+mod attached;
 mod audit;
 mod generations;
 mod issues;
@@ -13,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 use self::acl_rows::AclRows;
+use self::attached::Attached;
+pub(super) use self::attached::Attachments;
 use self::audit::Audit;
 use self::generations::Generations;
 use self::namespaces::Namespaces;
@@ -47,6 +50,7 @@ pub(super) struct Cluster {
     /// New and changed pods and namespaces, while policies that may select them are not followed.
     held: BTreeMap<(usize, Key), Entry>,
     namespaces: Namespaces,
+    attached: Attached,
     prefixes: Prefixes,
     acl_rows: AclRows,
     nodes_changed: bool,
@@ -85,6 +89,7 @@ impl Cluster {
     pub(super) fn new(node: Option<String>, acl_entries_max: usize, reopen: Duration) -> Cluster {
         Cluster {
             services: ClusterServices::new(node.clone()),
+            attached: Attached::new(node.clone()),
             options: Options { node },
             kinds: KINDS.iter().map(|_| KindState::default()).collect(),
             issues: BTreeMap::new(),
@@ -256,12 +261,18 @@ impl Cluster {
     fn change(&mut self, index: usize, key: &Key, object: Option<Object>) {
         let Some(name) = object_name(&KINDS[index], key) else { return };
         let change = object.map_or_else(|| Change::Remove(name.clone()), Change::Upsert);
+        let change = self.attached.complete(change);
         let Some(change) = self.services.take(change) else { return };
         if self.compiler.is_none() && matches!(change, Change::Remove(_)) {
             self.changes.remove(&name);
         } else {
             self.changes.insert(name, change);
         }
+    }
+
+    /// Notes the pods that the switch has attached. A pod without addresses in the API has those.
+    pub(super) fn note_attached(&mut self, attachments: Attachments) {
+        self.attached.note(attachments);
     }
 
     /// Whether there may be policies, or labels of namespaces that they select, which are not known here.
@@ -290,6 +301,9 @@ impl Cluster {
         if !has_stale_policies {
             for ((index, _), entry) in std::mem::take(&mut self.held) {
                 self.upsert(index, entry);
+            }
+            for pod in self.attached.changed() {
+                self.changes.insert(ObjectName::Pod(pod.name.clone()), Change::Upsert(Object::Pod(pod)));
             }
         }
         self.remove_namespaces();

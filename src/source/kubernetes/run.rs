@@ -173,6 +173,9 @@ impl<'a> Agent<'a> {
             self.restart_at = None;
             self.restart.send_modify(|count| *count += 1);
         }
+        if let Some(attachments) = self.target.attached() {
+            self.cluster.note_attached(attachments);
+        }
         let compiled = catch_unwind(AssertUnwindSafe(|| self.cluster.compile()));
         let step = compiled.unwrap_or_else(|panic| {
             let message = threads::message(panic.as_ref());

@@ -1,15 +1,21 @@
 //! Switch that gets the tables: of the same process, or behind a control socket.
 
+use std::time::{Duration, Instant};
+
 use ipnet::IpNet;
 
+use super::cluster::Attachments;
 use crate::control::protocol::{
-    AuditTables, PolicyOrigin, PolicySource, PortInfo, RouteInfo, RouteRequest, ServicesPatch, SourceReport,
-    TablesPatch,
+    AuditTables, PodInfo, PolicyOrigin, PolicySource, PortInfo, RouteInfo, RouteRequest, ServicesPatch,
+    SourceReport, TablesPatch,
 };
 use crate::control::{ApiError, Client, ClientError, CoverageCheck, Switch};
 use crate::dataplane::PortKind;
 use crate::ids::Generation;
 use crate::tables::{PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff, TablesError};
+
+/// Interval of looks at the attached pods of another process.
+const ATTACHED_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Switch that gets the tables.
 pub trait Target {
@@ -26,6 +32,8 @@ pub trait Target {
     fn audit(&mut self, policies: &[PolicyRef], tables: RuleTables) -> Result<(), TargetError>;
     /// Ends the audit: no policy is in audit mode.
     fn end_audit(&mut self) -> Result<(), TargetError>;
+    /// Pods that are attached, with their addresses, if they may have changed since the last call.
+    fn attached(&mut self) -> Option<Attachments>;
     /// Names of the uplinks.
     fn uplinks(&self) -> Result<Vec<String>, TargetError>;
     /// Routes that the switch has.
@@ -57,12 +65,14 @@ pub struct SwitchTarget<'s> {
     base: Option<Generation>,
     services_base: Option<Generation>,
     server: String,
+    /// Generation of the last look at attached pods.
+    attached_at: Option<Generation>,
 }
 
 impl<'s> SwitchTarget<'s> {
     /// Creates a target.
     pub fn new(switch: &'s Switch) -> SwitchTarget<'s> {
-        SwitchTarget { switch, base: None, services_base: None, server: String::new() }
+        SwitchTarget { switch, base: None, services_base: None, server: String::new(), attached_at: None }
     }
 
     fn origin(&self, (objects, policies): (usize, usize)) -> PolicyOrigin {
@@ -125,6 +135,12 @@ impl Target for SwitchTarget<'_> {
         Ok(())
     }
 
+    fn attached(&mut self) -> Option<Attachments> {
+        let generation = self.switch.generation();
+        let is_new = self.attached_at.replace(generation) != Some(generation);
+        is_new.then(|| attachments(self.switch.pods()))
+    }
+
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {
         Ok(uplinks(self.switch.ports()))
     }
@@ -160,12 +176,14 @@ pub struct ClientTarget {
     client: Client,
     base: Option<Generation>,
     services_base: Option<Generation>,
+    /// Time of the last look at attached pods.
+    attached_at: Option<Instant>,
 }
 
 impl ClientTarget {
     /// Creates a target.
     pub fn new(client: Client) -> ClientTarget {
-        ClientTarget { client, base: None, services_base: None }
+        ClientTarget { client, base: None, services_base: None, attached_at: None }
     }
 }
 
@@ -224,6 +242,15 @@ impl Target for ClientTarget {
         }
     }
 
+    fn attached(&mut self) -> Option<Attachments> {
+        if self.attached_at.is_some_and(|at| at.elapsed() < ATTACHED_INTERVAL) {
+            return None;
+        }
+        self.attached_at = Some(Instant::now());
+        // A switch that does not answer has the pods of the last look.
+        self.client.pods().ok().map(attachments)
+    }
+
     fn uplinks(&self) -> Result<Vec<String>, TargetError> {
         Ok(uplinks(self.client.ports()?))
     }
@@ -259,6 +286,10 @@ impl Target for ClientTarget {
     }
 
     fn server(&mut self, _server: &str) {}
+}
+
+fn attachments(pods: Vec<PodInfo>) -> Attachments {
+    pods.into_iter().map(|pod| (pod.pod, pod.addresses)).collect()
 }
 
 fn uplinks(ports: Vec<PortInfo>) -> Vec<String> {

@@ -126,12 +126,19 @@ fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
 
 /// Whether echo requests of this many bytes are answered.
 pub(crate) fn pings(client: &impl Network, to: IpAddr, bytes: usize) -> bool {
-    let ping = || {
-        let mut command = Command::new("ping");
-        command.args(["-n", "-c", "1", "-W", "1", "-s", &bytes.to_string(), &to.to_string()]).output()
-    };
     let start = Instant::now();
-    std::iter::repeat_with(|| client.enter(|| ping().unwrap().status.success()))
+    std::iter::repeat_with(|| ping(client, to, bytes))
         .take_while(|is_answered| *is_answered || start.elapsed() < PATIENCE)
         .any(|is_answered| is_answered)
+}
+
+/// Sends one echo request, which need not be answered.
+pub(crate) fn ping_once(client: &impl Network, to: IpAddr) {
+    ping(client, to, 56);
+}
+
+fn ping(client: &impl Network, to: IpAddr, bytes: usize) -> bool {
+    let mut command = Command::new("ping");
+    command.args(["-n", "-c", "1", "-W", "1", "-s", &bytes.to_string(), &to.to_string()]);
+    client.enter(|| command.output().unwrap().status.success())
 }

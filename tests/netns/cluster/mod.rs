@@ -8,10 +8,13 @@ mod services;
 use std::net::{IpAddr, SocketAddr};
 
 use palisade::lab::PodPorts;
+use serde_json::json;
 
-use self::exchange::{PORT, exchange, exchange_at, pings};
+use self::exchange::{PORT, exchange, exchange_at, ping_once, pings};
 use self::host::Network;
 use self::rig::{Cluster, outside};
+use crate::support::closed::drops;
+use crate::support::verdict::INGRESS;
 use crate::support::{eventually, isolated};
 
 /// Asserts that all traffic passes from one network to a server in another one, which sees the client at an address.
@@ -144,6 +147,36 @@ fn a_nodes_routes_follow_the_nodes_of_the_cluster_and_outlive_the_switch() {
     cluster.remove_node(4);
     eventually("a node has gone", || node_routes(&cluster) == before);
     eventually("nothing is left to say", || cluster.nodes[0].client().status().unwrap().problems.is_empty());
+}
+
+#[test]
+fn a_pod_is_under_policy_and_open_when_add_returns() {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = Cluster::up(1, PodPorts::Tap);
+    let node = &cluster.nodes[0];
+    let peer = cluster.pod(1, "peer");
+    cluster.wait_for_pods();
+    // No pod reaches closed ones; nothing says who they are but their objects, which have no addresses yet.
+    cluster.api.put(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "default", "name": "closed"},
+        "spec": {"podSelector": {"matchLabels": {"app": "closed"}}, "policyTypes": ["Ingress"]}}));
+    let port = node.client().pods().unwrap().into_iter().find(|info| info.pod.name == "peer").unwrap().port;
+    for name in ["open", "closed"] {
+        let pod = cluster.pending_pod(1, name, None);
+        let known = node.client().pods().unwrap().iter().any(|info| info.pod.name == name && info.known);
+        assert!(known, "ADD has returned, and the tables do not know the pod");
+        for family in [0, 1] {
+            let [own, other] = [pod.addresses[family], peer.addresses[family]];
+            assert_eq!(exchange(&pod, &peer, other), Ok(own), "{name} as a client");
+            if name == "open" {
+                assert_eq!(exchange(&peer, &pod, own), Ok(other));
+                continue;
+            }
+            let before = drops(&node.client(), &port, INGRESS);
+            ping_once(&peer, own);
+            eventually("the pod is closed", || drops(&node.client(), &port, INGRESS) > before);
+        }
+    }
 }
 
 #[test]

@@ -145,24 +145,32 @@ impl Cluster {
         name: &str,
         host_port: Option<(u16, u16)>,
     ) -> Pod {
+        let pod = self.pending_pod(number, name, host_port);
+        let ips = pod.addresses.map(|ip| json!({"ip": ip}));
+        self.put_pod(number, name, &json!({"phase": "Running", "podIP": pod.addresses[0], "podIPs": ips}));
+        pod
+    }
+
+    /// Makes a pod, of whose addresses the API does not know.
+    pub(crate) fn pending_pod(&self, number: Number, name: &str, host_port: Option<(u16, u16)>) -> Pod {
         let node = &self.nodes[usize::from(number) - 1];
         node.host.run(&format!("ip netns add {name}"));
         let network = node.host.file(&format!("/run/netns/{name}"));
         // A runtime does so by the plugin loopback.
         node.host.run(&format!("ip -n {name} link set lo up"));
-        let object = |status: Value| {
-            json!({"apiVersion": "v1", "kind": "Pod",
-                "metadata": {"namespace": "default", "name": name, "labels": {"app": name}},
-                "spec": {"nodeName": node.host.name, "containers": [{"name": "c", "image": "c"}]}, "status": status})
-        };
         // The kubelet knows the addresses behind the plugins.
-        self.api.put(object(json!({"phase": "Pending"})));
+        self.put_pod(number, name, &json!({"phase": "Pending"}));
         let result = node.add(name, self.ports, host_port);
         let addresses: Vec<IpAddr> = result["ips"].as_array().unwrap().iter().map(address_of).collect();
         let addresses: [IpAddr; 2] = addresses.try_into().expect("a pod has an address of each family");
-        let ips = addresses.map(|ip| json!({"ip": ip}));
-        self.api.put(object(json!({"phase": "Running", "podIP": addresses[0], "podIPs": ips})));
         Pod { network, addresses }
+    }
+
+    fn put_pod(&self, number: Number, name: &str, status: &Value) {
+        let node = &self.nodes[usize::from(number) - 1].host.name;
+        self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": name, "labels": {"app": name}},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}, "status": status}));
     }
 
     /// Puts a Service at port 80 of these addresses, TCP and UDP, with `spec` added, and one backend of each family.
