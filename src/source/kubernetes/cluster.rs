@@ -15,7 +15,6 @@ use std::time::{Duration, SystemTime};
 
 use self::acl_rows::AclRows;
 use self::attached::Attached;
-pub(super) use self::attached::Attachments;
 use self::audit::Audit;
 use self::generations::Generations;
 use self::namespaces::Namespaces;
@@ -25,7 +24,7 @@ use super::kinds::{KINDS, Kind};
 use super::message::{Event, Message};
 use super::object::{Entry, Issue, NodeNetwork};
 use super::parse::Key;
-use super::target::Target;
+use super::target::{Attachments, Target};
 use crate::policy::objects::Object;
 use crate::policy::{Change, Compiler, ObjectName, Options};
 use crate::tables::{PodName, PolicyKind, RuleTables, TablesDiff};

@@ -26,4 +26,4 @@ pub use connection::Access;
 pub use lock::{Lock, LockError};
 pub use message::Timing;
 pub use run::{Settings, run};
-pub use target::{ClientTarget, SwitchTarget, Target, TargetError};
+pub use target::{Attachments, ClientTarget, SwitchTarget, Target, TargetError};

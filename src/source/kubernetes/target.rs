@@ -1,10 +1,11 @@
 //! Switch that gets the tables: of the same process, or behind a control socket.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::cluster::Attachments;
 use crate::control::protocol::{
     AuditTables, PodInfo, PolicyOrigin, PolicySource, PortInfo, RouteInfo, RouteRequest, ServicesPatch,
     SourceReport, TablesPatch,
@@ -12,7 +13,10 @@ use crate::control::protocol::{
 use crate::control::{ApiError, Client, ClientError, CoverageCheck, Switch};
 use crate::dataplane::PortKind;
 use crate::ids::Generation;
-use crate::tables::{PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff, TablesError};
+use crate::tables::{PodName, PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff, TablesError};
+
+/// Attached pods, with their addresses.
+pub type Attachments = BTreeMap<PodName, Vec<IpAddr>>;
 
 /// Interval of looks at the attached pods of another process.
 const ATTACHED_INTERVAL: Duration = Duration::from_millis(200);

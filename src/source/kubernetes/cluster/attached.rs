@@ -4,14 +4,11 @@
 //! know the pod, and drop all that it sends.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use crate::policy::objects::{Object, Pod};
 use crate::policy::{Change, ObjectName};
+use crate::source::kubernetes::target::Attachments;
 use crate::tables::PodName;
-
-/// Addresses of attached pods.
-pub(in crate::source::kubernetes) type Attachments = BTreeMap<PodName, Vec<IpAddr>>;
 
 /// Attached pods, and the objects that lack their addresses.
 #[derive(Default)]
