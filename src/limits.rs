@@ -175,6 +175,8 @@ pub const SERVICE_ADDRESSES_MAX: usize = 256;
 pub const SERVICE_PORT_BACKENDS_MAX: usize = 10_000;
 /// Most backends of all ports of Services, those of both lists.
 pub const SERVICE_BACKENDS_MAX: usize = 1 << 21;
+/// Most prefixes of the sources of one load balancer.
+pub const SOURCE_RANGES_MAX: usize = 1000;
 /// Most addresses of the node at which node ports are served.
 pub const NODE_ADDRESSES_MAX: usize = 64;
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::net::flow::Protocol;
@@ -51,6 +52,12 @@ pub struct ServicePort {
     pub cluster: Vec<SocketAddr>,
     /// Addresses for the outside (`externalIPs`, `status.loadBalancer.ingress`), with the Service's port.
     pub external: Vec<SocketAddr>,
+    /// Those of `external` that only `source_ranges` reach: a load balancer's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guarded: Vec<SocketAddr>,
+    /// Sources that reach these (`loadBalancerSourceRanges`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub source_ranges: Vec<IpNet>,
     /// Port on each of the node's addresses (`nodePort`).
     pub node_port: Option<u16>,
     /// Backends of `cluster` (`internalTrafficPolicy` and hints applied), with the target port. A backend that
@@ -66,6 +73,13 @@ pub struct ServicePort {
     /// Seconds for which a client keeps its backend after its last new flow (`sessionAffinity: ClientIP`,
     /// `sessionAffinityConfig.clientIP.timeoutSeconds`).
     pub affinity_seconds: Option<u32>,
+}
+
+impl ServicePort {
+    /// Whether packets from an address reach an address of the port.
+    pub fn admits(&self, at: &SocketAddr, source: IpAddr) -> bool {
+        !self.guarded.contains(at) || self.source_ranges.iter().any(|range| range.contains(&source))
+    }
 }
 
 /// All Services of a node.

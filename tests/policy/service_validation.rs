@@ -98,7 +98,7 @@ fn slices_that_the_api_server_refuses_are_refused() {
 }
 
 #[test]
-fn sources_that_a_load_balancer_limits_leave_its_addresses_unserved() {
+fn the_sources_of_a_load_balancer_are_read() {
     let text = |ranges: &str| {
         format!(
             "{{apiVersion: v1, kind: Service, metadata: {{name: s}}, spec: {{type: LoadBalancer, ports: [{{port: 80}}], \
@@ -108,10 +108,10 @@ fn sources_that_a_load_balancer_limits_leave_its_addresses_unserved() {
     let addresses = |ranges: &str| {
         let parsed = parse_source(&Source::new("s.yaml", text(ranges))).unwrap();
         let Object::Service(service) = &parsed.objects[0].0 else { panic!("no Service") };
-        (service.load_balancer_ips.len(), parsed.warnings.len())
+        (service.load_balancer_ips.len(), service.source_ranges.len(), parsed.warnings.len())
     };
-    assert_eq!(addresses("0.0.0.0/0"), (1, 1), "a loopback address is left out with a warning");
-    assert_eq!(addresses("10.0.0.0/8"), (0, 2));
+    assert_eq!(addresses("0.0.0.0/0"), (1, 0, 1), "a loopback address is left out with a warning");
+    assert_eq!(addresses("10.0.0.0/8, \"2001:db8::/32\""), (1, 2, 1));
 }
 
 #[test]

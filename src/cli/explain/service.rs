@@ -42,8 +42,8 @@ pub(super) fn paths(
 ) -> Result<ServicePaths, CliError> {
     let report = client.services()?;
     let found = find(&report, name, protocol, port)?;
-    let (addresses, backends) =
-        addressed(&found.port, is_outside(client, from, &report.node_addresses)?, port);
+    let outside = outside_address(client, from, &report.node_addresses)?;
+    let (addresses, backends) = addressed(&found.port, outside, port);
     let mut paths = Vec::new();
     for backend in backends.iter().take(BACKENDS_MAX) {
         let to = Endpoint::Ip(backend.ip());
@@ -66,21 +66,30 @@ pub(super) fn paths(
     })
 }
 
-/// Tests for an address that is neither of the node nor of a pod.
-fn is_outside(client: &Client, from: &Endpoint, node_addresses: &[IpAddr]) -> Result<bool, CliError> {
-    let Endpoint::Ip(address) = from else { return Ok(false) };
+/// Address of a client that is neither the node nor a pod.
+fn outside_address(
+    client: &Client,
+    from: &Endpoint,
+    node_addresses: &[IpAddr],
+) -> Result<Option<IpAddr>, CliError> {
+    let Endpoint::Ip(address) = from else { return Ok(None) };
     let is_pod = client.pods()?.iter().any(|pod| pod.addresses.contains(address));
-    Ok(!is_pod && !node_addresses.contains(address))
+    Ok(Some(*address).filter(|address| !is_pod && !node_addresses.contains(address)))
 }
 
 /// Virtual addresses of a port that a client sends to, and their backends for it.
-fn addressed(service: &ServicePort, is_outside: bool, port: u16) -> (Vec<SocketAddr>, &[SocketAddr]) {
+fn addressed(service: &ServicePort, outside: Option<IpAddr>, port: u16) -> (Vec<SocketAddr>, &[SocketAddr]) {
     let serves = |address: &&SocketAddr| address.port() == port;
     let outer: Vec<SocketAddr> = service.external.iter().filter(serves).copied().collect();
     let inner: Vec<SocketAddr> = service.cluster.iter().filter(serves).copied().collect();
-    match (is_outside, outer.is_empty(), inner.is_empty()) {
-        (true, false, _) => (outer, &service.external_backends),
-        (false, false, true) => {
+    match (outside, outer.is_empty(), inner.is_empty()) {
+        (Some(source), false, _) => {
+            let reached: Vec<SocketAddr> =
+                outer.into_iter().filter(|at| service.admits(at, source)).collect();
+            let backends: &[SocketAddr] = if reached.is_empty() { &[] } else { &service.external_backends };
+            (reached, backends)
+        }
+        (None, false, true) => {
             (outer, service.short_circuit_backends.as_ref().unwrap_or(&service.external_backends))
         }
         _ => (inner, &service.internal_backends),
@@ -127,7 +136,7 @@ impl fmt::Display for ServicePaths {
             addresses.join(", ")
         )?;
         match backends.len() {
-            0 => writeln!(f, "  the Service has no backend: the switch refuses connections")?,
+            0 => writeln!(f, "  the Service has no backend for this client: the switch refuses connections")?,
             count => writeln!(f, "  backends: {count}; each connection goes to one of them")?,
         }
         for path in paths {

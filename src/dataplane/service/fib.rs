@@ -51,6 +51,8 @@ struct Place {
     port: u16,
     protocol: Protocol,
     is_external: bool,
+    /// Whether only some sources reach it.
+    is_guarded: bool,
     entry: Arc<PortEntry>,
 }
 
@@ -110,6 +112,16 @@ pub(crate) struct ServiceMatch<'a> {
     pub backends: BackendsFor,
     /// Place of the port.
     pub place: PlaceId,
+    /// Whether only some sources reach the destination.
+    is_guarded: bool,
+}
+
+impl ServiceMatch<'_> {
+    /// Whether packets from an address reach the destination.
+    #[inline]
+    pub(crate) fn admits(&self, source: Address) -> bool {
+        !self.is_guarded || self.entry.admits(source)
+    }
 }
 
 /// Place of a port of a Service in one snapshot.
@@ -227,7 +239,9 @@ impl ServiceFib {
             if address != NODE {
                 self.addresses.add(address, is_external);
             }
-            let place = Place { address, port, protocol: name.protocol, is_external, entry: entry.clone() };
+            let is_guarded = after.guarded.iter().any(|at| (pack(at.ip()), at.port()) == (address, port));
+            let protocol = name.protocol;
+            let place = Place { address, port, protocol, is_external, is_guarded, entry: entry.clone() };
             let (page, tag) = page_and_tag(address, port, name.protocol);
             Arc::make_mut(&mut self.pages[page]).set(tag, place);
         }
@@ -331,7 +345,7 @@ impl ServiceFib {
             (true, false) => BackendsFor::ShortCircuit,
         };
         let id = PlaceId { page: page as u16, index: index as u32 };
-        Some(ServiceMatch { entry: &place.entry, backends, place: id })
+        Some(ServiceMatch { entry: &place.entry, backends, place: id, is_guarded: place.is_guarded })
     }
 
     /// The port at a place of this snapshot.

@@ -4,6 +4,7 @@
 //! loaded [`ServiceSet`](crate::tables::ServiceSet). [`Bindings`] is shared by the workers, and outlives the process beside
 //! the flow table.
 
+mod address_ranges;
 mod address_set;
 mod binding_file;
 mod bindings;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::address_ranges::AddressRanges;
 use super::local_addresses::LocalAddresses;
 use super::maglev::Maglev;
 use crate::dataplane::ServiceFlows;
@@ -33,6 +34,8 @@ pub(crate) struct PortEntry {
     lists: [Arc<ByFamily>; 3],
     /// Families in which clients outside may take backends elsewhere: IPv4, IPv6.
     carried: [bool; 2],
+    /// Sources that reach the guarded addresses.
+    sources: AddressRanges,
     /// Seconds for which a client keeps its backend.
     pub affinity_seconds: Option<u32>,
     /// Flows that the port has opened.
@@ -108,6 +111,7 @@ impl PortEntry {
         // With the policy `Local` clients keep their addresses.
         let is_local = port.short_circuit_backends.is_some();
         PortEntry {
+            sources: AddressRanges::new(&port.source_ranges),
             carried: if is_local { [false; 2] } else { local.carried() },
             lists: [internal, external, short_circuit],
             affinity_seconds: port.affinity_seconds,
@@ -150,6 +154,11 @@ impl PortEntry {
     pub(crate) fn count(&self, of: BackendsFor, is_v4: bool, is_local: bool) -> usize {
         let list = self.list(of, is_v4);
         if is_local { list.local.indices.len() } else { list.backends.len() }
+    }
+
+    /// Whether packets from an address reach the guarded addresses.
+    pub(crate) fn admits(&self, source: Address) -> bool {
+        self.sources.contain(source)
     }
 
     /// Whether clients outside may take backends elsewhere.

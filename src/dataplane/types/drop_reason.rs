@@ -96,6 +96,8 @@ drop_reasons! {
     ServiceNoBackend => "service-no-backend",
     /// The flow comes from outside or from the node, and the Service has no backend on this node.
     ServiceRemote => "service-remote",
+    /// The flow goes to an address of a load balancer that does not take its source (`loadBalancerSourceRanges`).
+    ServiceSource => "service-source",
     /// The client's port has another flow to the same backend, by its own address or by another Service.
     ServiceCollision => "service-collision",
     /// A pod's packet to the outside that cannot be masqueraded: no external port is free for the destination, its protocol

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
 use super::selector::LabelSelector;
 use crate::net::flow::Protocol;
 
@@ -53,6 +55,8 @@ pub struct Service {
     pub external_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip`, without those of `ipMode: Proxy`.
     pub load_balancer_ips: Vec<IpAddr>,
+    /// `spec.loadBalancerSourceRanges`: sources that reach the load balancer's addresses; empty for all.
+    pub source_ranges: Vec<IpNet>,
     /// `spec.ipFamilies`; empty if absent.
     pub families: Vec<AddressFamily>,
     /// `spec.ports`.

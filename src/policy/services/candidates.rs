@@ -143,6 +143,8 @@ pub(super) fn resolve_port(
             external.push(address);
         }
     }
+    let is_balancers = |at: &&SocketAddr| !service.external_ips.contains(&at.ip());
+    let guarded = external.iter().filter(|_| !service.source_ranges.is_empty()).filter(is_balancers);
     let is_outside = !external.is_empty() || port.node_port.is_some();
     ServicePort {
         internal_backends: backends(candidates, service.internal_traffic, view),
@@ -153,6 +155,8 @@ pub(super) fn resolve_port(
         },
         short_circuit_backends: (is_outside && service.external_traffic == TrafficPolicy::Local)
             .then(|| backends(candidates, TrafficPolicy::Cluster, view)),
+        guarded: guarded.copied().collect(),
+        source_ranges: service.source_ranges.clone(),
         cluster,
         external,
         node_port: port.node_port,

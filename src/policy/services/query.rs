@@ -24,7 +24,10 @@ pub enum ServiceClient<'a> {
         node: Option<&'a str>,
     },
     /// Host outside of the cluster.
-    Outside,
+    Outside {
+        /// Its address, if it is known.
+        address: Option<IpAddr>,
+    },
 }
 
 /// Backends of one port of a Service.
@@ -114,7 +117,7 @@ pub fn backends_for(
     };
     let node = match client {
         ServiceClient::Pod { node } => node,
-        ServiceClient::Outside => None,
+        ServiceClient::Outside { .. } => None,
     };
     let zone = node.and_then(|node| zone(objects, node));
     Ok(answer(objects, service, own, NodeView { name: node, zone: zone.as_deref() }, client))
@@ -139,10 +142,16 @@ fn answer(
         candidates::of_slices(slices, port, view)
     };
     let resolved = candidates::resolve_port(service, port, &found, view);
-    let is_outside =
-        client == ServiceClient::Outside && !(resolved.external.is_empty() && resolved.node_port.is_none());
+    let is_outside = matches!(client, ServiceClient::Outside { .. })
+        && !(resolved.external.is_empty() && resolved.node_port.is_none());
+    let admits = |at: &SocketAddr| match client {
+        ServiceClient::Outside { address: Some(source) } => resolved.admits(at, source),
+        _ => true,
+    };
+    let is_refused = is_outside && !resolved.external.is_empty() && !resolved.external.iter().any(admits);
     let (backends, policy, addresses): (_, TrafficPolicy, _) = if is_outside {
-        (resolved.external_backends, service.external_traffic, resolved.external)
+        let addresses = resolved.external.iter().copied().filter(admits).collect();
+        (resolved.external_backends, service.external_traffic, addresses)
     } else {
         (resolved.internal_backends, service.internal_traffic, resolved.cluster)
     };
@@ -150,6 +159,9 @@ fn answer(
     let unused = unused
         .map(|(address, endpoint)| UnusedEndpoint { address: *address, why: reason(endpoint, policy, view) });
     let mut found = ServiceBackends { unused: unused.take(UNUSED_MAX).collect(), addresses, backends };
+    if is_refused {
+        found.leave_unused(|_| true, "loadBalancerSourceRanges do not have the client");
+    }
     let virtual_addresses: HashSet<IpAddr> = objects.iter().flat_map(cluster_ips_of).copied().collect();
     // The switch translates a packet once (`usable` of the stage `translate`).
     found.leave_unused(

@@ -392,6 +392,7 @@ impl Services {
         let has = |address| own.contains(&Claim::address(name.protocol, address));
         port.cluster.retain(|address| has(*address));
         port.external.retain(|address| has(*address));
+        port.guarded.retain(|address| has(*address));
         port.node_port = port.node_port.filter(|port| own.contains(&Claim::node_port(name.protocol, *port)));
     }
 

@@ -56,6 +56,11 @@ fn client<'a>(objects: &'a [Object], from: &Endpoint) -> ServiceClient<'a> {
     });
     match pod {
         Some(pod) => ServiceClient::Pod { node: pod.node.as_deref() },
-        None => ServiceClient::Outside,
+        None => ServiceClient::Outside {
+            address: match from {
+                Endpoint::Ip(address) => Some(*address),
+                Endpoint::Pod(_) => None,
+            },
+        },
     }
 }

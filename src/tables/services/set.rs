@@ -8,7 +8,7 @@ use super::error::ServicesError;
 use super::{ServicePort, ServicePortName, ServiceTable, ServicesDiff};
 use crate::limits::{
     NODE_ADDRESSES_MAX, SERVICE_ADDRESSES_MAX, SERVICE_BACKENDS_MAX, SERVICE_PORT_BACKENDS_MAX,
-    SERVICE_PORTS_MAX,
+    SERVICE_PORTS_MAX, SOURCE_RANGES_MAX,
 };
 use crate::net::address::{is_group, pack};
 use crate::tables::PersistentMap;
@@ -158,9 +158,17 @@ fn check_port(name: &ServicePortName, port: &ServicePort) -> Result<(), Services
         return Err(ServicesError::NodePort { service: Box::new(name.clone()) });
     }
     let short_circuit = port.short_circuit_backends.as_deref().unwrap_or_default();
+    if port.source_ranges.len() > SOURCE_RANGES_MAX {
+        return Err(ServicesError::TooMany {
+            field: format!("source_ranges of {name}"),
+            found: port.source_ranges.len(),
+            max: SOURCE_RANGES_MAX,
+        });
+    }
     let lists = [
         ("cluster", &port.cluster[..], SERVICE_ADDRESSES_MAX),
         ("external", &port.external, SERVICE_ADDRESSES_MAX),
+        ("guarded", &port.guarded, SERVICE_ADDRESSES_MAX),
         ("internal_backends", &port.internal_backends, SERVICE_PORT_BACKENDS_MAX),
         ("external_backends", &port.external_backends, SERVICE_PORT_BACKENDS_MAX),
         ("short_circuit_backends", short_circuit, SERVICE_PORT_BACKENDS_MAX),

@@ -126,3 +126,45 @@ fn pods_reach_external_addresses_whatever_the_policy_for_the_outside() {
         assert_eq!(opened(&rig, Protocol::UDP).0, 2);
     }
 }
+
+#[test]
+fn a_load_balancer_takes_its_sources_and_open_connections_go_on() {
+    for family in [0, 1] {
+        let limited = |hosts: &[usize]| ServicePort {
+            node_port: Some(NODE_PORT),
+            guarded: external_address().map(|address| SocketAddr::new(address, SERVICE)).to_vec(),
+            source_ranges: hosts.iter().flat_map(|host| outside_address(*host)).map(Into::into).collect(),
+            ..port(&[1])
+        };
+        let mut rig = Rig::new(1, &with(&limited(&[5]), &node_address()));
+        let [balancer, node, backend] =
+            [external_address()[family], node_address()[family], pod_address(1)[family]];
+        let [allowed, other] = [5, 6].map(|host| outside_address(host)[family]);
+        let segment =
+            |src, step, port| packet(src, balancer, transport(Protocol::TCP, step, [port, SERVICE]));
+        let at_pod = |src, step, port| packet(src, backend, transport(Protocol::TCP, step, [port, TARGET]));
+        let open = |rig: &mut Rig, src, port| {
+            becomes(rig, UPLINK, &segment(src, 0, port), B, &at_pod(src, 0, port));
+            let answer = packet(backend, src, transport(Protocol::TCP, 1, [port, TARGET]));
+            let seen = packet(balancer, src, transport(Protocol::TCP, 1, [port, SERVICE]));
+            becomes(rig, B, &answer, UPLINK, &seen);
+            becomes(rig, UPLINK, &segment(src, 2, port), B, &at_pod(src, 2, port));
+        };
+        open(&mut rig, allowed, CLIENT);
+        let to_balancer = |src| datagram(src, balancer, [CLIENT, SERVICE]);
+        for from in [other, pod_address(0)[family]] {
+            let port = if from == other { UPLINK } else { A };
+            is_dropped(&mut rig, port, &segment(from, 0, CLIENT), DropReason::ServiceSource);
+            is_dropped(&mut rig, port, &to_balancer(from), DropReason::ServiceSource);
+        }
+        // The ranges are about the load balancer's addresses alone.
+        let to_node = datagram(other, node, [CLIENT, NODE_PORT]);
+        becomes(&mut rig, UPLINK, &to_node, B, &datagram(other, backend, [CLIENT, TARGET]));
+        rig.publish(&with(&limited(&[6]), &node_address()));
+        becomes(&mut rig, UPLINK, &segment(allowed, 2, CLIENT), B, &at_pod(allowed, 2, CLIENT));
+        for port in [CLIENT, CLIENT + 1] {
+            is_dropped(&mut rig, UPLINK, &segment(allowed, 0, port), DropReason::ServiceSource);
+        }
+        open(&mut rig, other, CLIENT);
+    }
+}

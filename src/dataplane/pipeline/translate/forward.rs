@@ -8,6 +8,7 @@ use super::hairpin::{turn_error_back, turn_reply_back};
 use super::masquerade::receive_masqueraded;
 use super::pick::{Preferred, is_outside, prefer_backend, take_backend};
 use super::tuple::{End, replace_end};
+use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::masquerade::ExternalEnd;
@@ -272,7 +273,17 @@ fn translate_other(
         refuse_other(batch, i, services);
         return None;
     }
-    if let Some(binding) = bound.or_else(|| context.bindings.find_by_tag(&key)) {
+    let bound = bound.or_else(|| context.bindings.find_by_tag(&key));
+    if found.is_some_and(|found| !found.admits(packet.src)) {
+        // An open connection goes on when the sources change.
+        let is_open = bound
+            .is_some_and(|bound| keeps_backend(packet) && flow_of_binding(context, packet, &bound).is_some());
+        if !is_open {
+            batch.drop(i, DropReason::ServiceSource);
+            return None;
+        }
+    }
+    if let Some(binding) = bound {
         let to = binding.to;
         let is_current = binding.is_of(services.revision, context.now_ms) && !packet.opens_connection();
         // A connection stays with a backend that leaves. A new one, or a datagram, does not go there.

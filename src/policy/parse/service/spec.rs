@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 
 use super::addresses::{distinct, host_address, status_address};
 use super::ports::ports;
 use super::values::{choice, flag, number, text};
+use crate::limits::SOURCE_RANGES_MAX;
 use crate::policy::objects::{
     AddressFamily, LabelSelector, Requirement, Service, ServiceKind, TrafficDistribution, TrafficPolicy,
 };
@@ -34,16 +36,13 @@ pub(in crate::policy::parse) fn service(object: &Fields<'_>, identity: Identity)
     let external_ips = addresses(&spec, "externalIPs");
     let is_outside = matches!(type_name, "NodePort" | "LoadBalancer");
     check_external_policy(&spec, is_outside || !external_ips.is_empty());
-    let mut load_balancer_ips = status.as_ref().map(load_balancer_ips).unwrap_or_default();
-    if !source_ranges(&spec, type_name) {
-        load_balancer_ips.clear();
-    }
     Some(Service {
         kind,
         selector: selector(&spec),
         cluster_ips,
         external_ips,
-        load_balancer_ips,
+        load_balancer_ips: status.as_ref().map(load_balancer_ips).unwrap_or_default(),
+        source_ranges: source_ranges(&spec, type_name),
         families: families(&spec),
         ports: ports(&spec, kind, is_outside),
         affinity_seconds: affinity(&spec),
@@ -135,24 +134,22 @@ fn load_balancer_ips(status: &Cursor<'_>) -> Vec<IpAddr> {
     distinct(shown.filter_map(|at| status_address(&at.child("ip")?)))
 }
 
-/// Checks `loadBalancerSourceRanges`. Returns false if they limit the sources: the switch does not serve the
-/// addresses of the load balancer then, because it would serve them to everyone.
-fn source_ranges(spec: &Cursor<'_>, type_name: &str) -> bool {
+/// Sources of `loadBalancerSourceRanges`. A range of all addresses of a family limits none, as in kube-proxy.
+fn source_ranges(spec: &Cursor<'_>, type_name: &str) -> Vec<IpNet> {
     let ranges = spec.child_items("loadBalancerSourceRanges");
-    let Some(first) = ranges.first() else { return true };
+    let Some(first) = ranges.first() else { return Vec::new() };
     if type_name != "LoadBalancer" {
         first.error_help("Forbidden: may only be used when `type` is 'LoadBalancer'", "remove it");
-        return true;
+        return Vec::new();
     }
-    let blocks: Vec<_> = ranges.iter().filter_map(cidr).collect();
-    if blocks.iter().any(|block| block.prefix_len() == 0) {
-        return true;
+    if ranges.len() > SOURCE_RANGES_MAX {
+        ranges[SOURCE_RANGES_MAX].error_help(
+            format!("Too many: must have at most {SOURCE_RANGES_MAX} items"),
+            "limit the sources with the ipBlock of a NetworkPolicy",
+        );
     }
-    first.warn(
-        "the switch does not limit the sources of a load balancer: it serves none of its addresses",
-        "remove it, and limit the sources with the ipBlock of a NetworkPolicy",
-    );
-    false
+    let blocks: Vec<IpNet> = ranges.iter().take(SOURCE_RANGES_MAX).filter_map(cidr).collect();
+    if blocks.iter().any(|block| block.prefix_len() == 0) { Vec::new() } else { blocks }
 }
 
 fn families(spec: &Cursor<'_>) -> Vec<AddressFamily> {

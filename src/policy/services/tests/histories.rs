@@ -52,7 +52,8 @@ fn service() -> impl Strategy<Value = Service> {
     let kind = prop_oneof![6 => Just(ServiceKind::Virtual), 1 => Just(ServiceKind::Headless)];
     let distribution =
         option::of(select(&[TrafficDistribution::SameZone, TrafficDistribution::SameNode][..]));
-    let rest = (option::of(text(NAMES)), any::<bool>(), distribution, option::of(1..9_u32));
+    let range = prop_oneof![Just("10.0.0.0/8"), Just("fd00::/8")].prop_map(|text| text.parse().unwrap());
+    let rest = (option::of(text(NAMES)), any::<bool>(), distribution, option::of(1..9_u32), vec(range, 0..2));
     (text(&["x", "y"]), text(NAMES), kind, addresses, port, (traffic(), traffic()), rest).prop_map(
         |(
             namespace,
@@ -61,7 +62,7 @@ fn service() -> impl Strategy<Value = Service> {
             (cluster_ips, external_ips, load_balancer_ips),
             (protocol, port, target, node_port),
             (internal_traffic, external_traffic),
-            (app, publish_not_ready, distribution, affinity_seconds),
+            (app, publish_not_ready, distribution, affinity_seconds, source_ranges),
         )| Service {
             namespace,
             name,
@@ -72,6 +73,7 @@ fn service() -> impl Strategy<Value = Service> {
             cluster_ips,
             external_ips,
             load_balancer_ips,
+            source_ranges,
             families: Vec::new(),
             ports: vec![PortOfService { name: None, protocol, port, target, node_port }],
             affinity_seconds,

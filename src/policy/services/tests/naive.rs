@@ -58,7 +58,12 @@ pub(super) fn table(objects: &[Object], options: &ServicesOptions) -> ServiceTab
             let has_outside = !outside.iter().all(|address| service.cluster_ips.contains(address))
                 || port.node_port.is_some();
             let used = |policy| chosen(objects, &found, policy, options);
+            let guarded = external
+                .iter()
+                .filter(|at| !service.source_ranges.is_empty() && !service.external_ips.contains(&at.ip()));
             let resolved = ServicePort {
+                guarded: guarded.copied().collect(),
+                source_ranges: service.source_ranges.clone(),
                 cluster,
                 external,
                 node_port,

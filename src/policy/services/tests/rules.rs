@@ -190,7 +190,23 @@ fn a_client_gets_the_backends_of_its_node() {
     let reasons: Vec<&str> = unused.iter().map(|unused| unused.why).collect();
     assert_eq!(reasons, ["it runs on another node, and the traffic policy is Local", "it is not ready"]);
     assert_eq!(ask(80, ServiceClient::Pod { node: None }).unwrap().backends.len(), 2);
-    let error = ask(8080, ServiceClient::Outside).unwrap_err();
+    let error = ask(8080, ServiceClient::Outside { address: None }).unwrap_err();
     assert!(matches!(error, ServiceError::NoPort { .. }), "{error}");
     assert_eq!(error.to_string(), "service shop/web has no TCP port 8080: it has TCP 80");
+}
+
+#[test]
+fn a_load_balancer_answers_the_clients_of_its_source_ranges() {
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {namespace: shop, name: web}\n\
+                spec: {type: LoadBalancer, clusterIP: 10.96.0.1, selector: {app: web}, ports: [{port: 80, targetPort: 8080}], \
+                loadBalancerSourceRanges: [198.51.100.0/24]}\n\
+                status: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
+    let objects = objects(&(text.to_owned() + &slice("{addresses: [10.0.0.1]}")));
+    let ask = |address: &str| {
+        let client = ServiceClient::Outside { address: Some(address.parse().unwrap()) };
+        let found = backends_for(&objects, &"shop/web".parse().unwrap(), Protocol::TCP, 80, client).unwrap();
+        (found.addresses.len(), found.backends.len(), found.unused.len())
+    };
+    assert_eq!(ask("198.51.100.9"), (1, 1, 0));
+    assert_eq!(ask("198.51.101.9"), (0, 0, 1));
 }
