@@ -40,7 +40,7 @@ pub struct Switch {
     pub(super) audit: Audit,
     pub(super) ipfix: ipfix::Shared,
     /// Reasons for which the node's own kernel does not have all that it is to get, by [`NodePart`].
-    node_problems: [ArcSwapOption<String>; 2],
+    node_problems: [ArcSwapOption<String>; 3],
     writer: Mutex<Writer>,
 }
 
@@ -51,6 +51,8 @@ pub(super) enum NodePart {
     Routes,
     /// Services for sockets.
     Sockets,
+    /// Ports for the health checks of load balancers.
+    HealthChecks,
 }
 
 /// Data that only changes need, locked during each of them.

@@ -47,5 +47,6 @@ pub use prefix_table::PrefixTable;
 pub use route::RouteTable;
 pub use row_store::Service;
 pub use services::{
-    ServicePort, ServicePortName, ServiceSet, ServiceTable, ServicesDiff, ServicesError, VirtualEndpoint,
+    HealthCheck, ServicePort, ServicePortName, ServiceSet, ServiceTable, ServicesDiff, ServicesError,
+    VirtualEndpoint,
 };

@@ -70,6 +70,9 @@ pub struct ServicePort {
     /// Absent: `external_backends`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub short_circuit_backends: Option<Vec<SocketAddr>>,
+    /// Answer to health checks of the load balancer, if it asks (`healthCheckNodePort`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
     /// Seconds for which a client keeps its backend after its last new flow (`sessionAffinity: ClientIP`,
     /// `sessionAffinityConfig.clientIP.timeoutSeconds`).
     pub affinity_seconds: Option<u32>,
@@ -80,6 +83,16 @@ impl ServicePort {
     pub fn admits(&self, at: &SocketAddr, source: IpAddr) -> bool {
         !self.guarded.contains(at) || self.source_ranges.iter().any(|range| range.contains(&source))
     }
+}
+
+/// Answer to the health checks of a load balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Port of the node at which the load balancer asks.
+    pub port: u16,
+    /// Ready backends of this node.
+    pub endpoints: usize,
 }
 
 /// All Services of a node.

@@ -168,6 +168,7 @@ async fn serve(listeners: Listeners, switch: Arc<Switch>, stopped: oneshot::Rece
     let Listeners { control, read_only, http } = listeners;
     let (begin_stop, stopping) = watch::channel(());
     let http = serve_http(http, switch.clone(), stopping.clone());
+    let health_checks = services::health_checks::serve(switch.clone(), stopping.clone());
     let streams = switch.clone();
     let limits = Limits::for_process(CONTROL_CONNECTIONS_MAX, CONTROL_IDLE, CONTROL_BYTES_MIN);
     let others =
@@ -190,7 +191,7 @@ async fn serve(listeners: Listeners, switch: Arc<Switch>, stopped: oneshot::Rece
         tokio::time::sleep(STOP_PATIENCE).await;
     };
     tokio::select! {
-        _ = async { tokio::join!(control, read_only, http) } => {}
+        _ = async { tokio::join!(control, read_only, http, health_checks) } => {}
         () = impatient => {}
     }
 }

@@ -7,22 +7,22 @@ use crate::net::address::{Address, pack};
 /// Addresses of some prefixes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct AddressRanges {
-    /// First and last address of each, in order. None touches the next one.
+    /// First and last address of each, in order. None overlaps the next one.
     ranges: Box<[(Address, Address)]>,
 }
 
 impl AddressRanges {
     pub(super) fn new(prefixes: &[IpNet]) -> AddressRanges {
         let bounds = |prefix: &IpNet| (pack(prefix.network()), pack(prefix.broadcast()));
-        let mut sorted: Vec<(Address, Address)> = prefixes.iter().map(bounds).collect();
-        sorted.sort_unstable();
-        let mut ranges: Vec<(Address, Address)> = Vec::new();
-        for (first, last) in sorted {
-            match ranges.last_mut() {
-                Some((_, end)) if first <= *end => *end = last.max(*end),
-                _ => ranges.push((first, last)),
+        let mut ranges: Vec<(Address, Address)> = prefixes.iter().map(bounds).collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let overlaps = next.0 <= last.1;
+            if overlaps {
+                last.1 = last.1.max(next.1);
             }
-        }
+            overlaps
+        });
         AddressRanges { ranges: ranges.into() }
     }
 

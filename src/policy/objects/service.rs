@@ -57,6 +57,8 @@ pub struct Service {
     pub load_balancer_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges`: sources that reach the load balancer's addresses; empty for all.
     pub source_ranges: Vec<IpNet>,
+    /// `spec.healthCheckNodePort`: port at which a load balancer asks whether the node has a backend.
+    pub health_check_port: Option<u16>,
     /// `spec.ipFamilies`; empty if absent.
     pub families: Vec<AddressFamily>,
     /// `spec.ports`.

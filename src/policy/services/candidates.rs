@@ -1,5 +1,6 @@
 //! Endpoints of a Service: those of its `EndpointSlices`, or derived from the pods that it selects.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::proxy_rules::{Candidates, NodeView, backends};
@@ -7,7 +8,7 @@ use crate::policy::objects::{
     AddressFamily, Endpoint, EndpointSlice, Pod, PortOfService, Service, TargetPort, TrafficDistribution,
     TrafficPolicy,
 };
-use crate::tables::ServicePort;
+use crate::tables::{HealthCheck, ServicePort};
 
 /// Label of a node with its zone (`corev1.LabelTopologyZone`).
 pub(super) const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
@@ -128,6 +129,12 @@ pub fn target_port(pod: &Pod, port: &PortOfService) -> Option<u16> {
     }
 }
 
+/// Number of ready endpoints of this node. Those that terminate do not count: "the health check node port fails".
+fn ready_here(candidates: &Candidates<'_>, view: NodeView<'_>) -> usize {
+    let ready = candidates.iter().filter(|(_, endpoint)| endpoint.ready && view.is_local(endpoint));
+    ready.map(|(at, _)| at.ip()).collect::<BTreeSet<_>>().len()
+}
+
 /// Virtual addresses and backends of one port, before claims of other Services.
 pub(super) fn resolve_port(
     service: &Service,
@@ -156,6 +163,9 @@ pub(super) fn resolve_port(
         short_circuit_backends: (is_outside && service.external_traffic == TrafficPolicy::Local)
             .then(|| backends(candidates, TrafficPolicy::Cluster, view)),
         guarded: guarded.copied().collect(),
+        health_check: service
+            .health_check_port
+            .map(|port| HealthCheck { port, endpoints: ready_here(candidates, view) }),
         source_ranges: service.source_ranges.clone(),
         cluster,
         external,

@@ -99,6 +99,7 @@ const SERVICE_SPEC: Keep = Keep::Fields(&[
     ("externalIPs", Keep::All),
     ("externalName", Keep::All),
     ("externalTrafficPolicy", Keep::All),
+    ("healthCheckNodePort", Keep::All),
     ("internalTrafficPolicy", Keep::All),
     ("ipFamilies", Keep::All),
     ("ipFamilyPolicy", Keep::All),

@@ -12,7 +12,7 @@ use crate::support::PATIENCE;
 /// Bytes of a TCP transfer in each direction: more than windows and segments.
 const TRANSFER: usize = 300_000;
 /// Time that a lost datagram is waited for.
-const RESEND: Duration = Duration::from_millis(500);
+pub(crate) const RESEND: Duration = Duration::from_millis(500);
 /// Bytes of datagrams: small, near an MTU of 1500, in fragments.
 const DATAGRAMS: [usize; 3] = [10, 1400, 4000];
 

@@ -1,6 +1,6 @@
 //! Services of a cluster without kube-proxy: who reaches which backend, and under which address.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use palisade::lab::PodPorts;
 use serde_json::{Value, json};
 
-use super::exchange::{connects, exchange_at};
+use super::exchange::{RESEND, connects, exchange_at};
 use super::host::Network;
 use super::rig::{Backend, Cluster, Pod, outside};
 use crate::support::{eventually, isolated};
@@ -249,4 +249,39 @@ fn sockets_of_the_node_alone_get_backends_and_are_refused_without_one() {
         };
         eventually("connections are refused", refused);
     }
+}
+
+/// Status of a health check of a load balancer at the nodes, from outside.
+fn health(paths: &Paths, port: u16) -> Vec<u16> {
+    let nodes = paths.cluster.nodes.iter().flat_map(|node| node.addresses);
+    let ask = |address: IpAddr| {
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), RESEND).ok()?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.split(' ').nth(1)?.parse().ok()
+    };
+    nodes.map(|address| paths.cluster.outside.enter(|| ask(address)).unwrap_or(0)).collect()
+}
+
+#[test]
+fn a_load_balancer_learns_which_nodes_have_a_backend_and_clients_keep_their_addresses_there() {
+    let Some(_isolated) = isolated() else { return };
+    let paths = Paths::up(PodPorts::Tap);
+    let spec = json!({"type": "LoadBalancer", "nodePort": NODE_PORT, "externalTrafficPolicy": "Local",
+        "healthCheckNodePort": 31_000, "externalIPs": external_addresses()});
+    paths.put(Place::PodHere, &spec);
+    // Both families of each node.
+    eventually("the first node has the backend", || health(&paths, 31_000) == [200, 200, 503, 503]);
+    for family in [0, 1] {
+        for (address, port) in [(external_addresses(), 80), (paths.cluster.nodes[0].addresses, NODE_PORT)] {
+            let to = SocketAddr::new(address[family], port);
+            let seen = paths.exchange(&paths.cluster.outside, Place::PodHere, to);
+            assert_eq!(seen, Ok(outside()[family]), "{to}");
+        }
+    }
+    paths.put(Place::PodThere, &spec);
+    eventually("the other node has the backend", || health(&paths, 31_000) == [503, 503, 200, 200]);
+    paths.put(Place::PodThere, &json!({}));
+    eventually("nobody asks any more", || health(&paths, 31_000) == [0; 4]);
 }

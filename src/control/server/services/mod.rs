@@ -1,4 +1,6 @@
-//! Requests about Services.
+//! Requests about Services, and health checks of load balancers.
+
+pub(super) mod health_checks;
 
 use std::sync::Arc;
 

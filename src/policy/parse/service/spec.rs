@@ -43,6 +43,7 @@ pub(in crate::policy::parse) fn service(object: &Fields<'_>, identity: Identity)
         external_ips,
         load_balancer_ips: status.as_ref().map(load_balancer_ips).unwrap_or_default(),
         source_ranges: source_ranges(&spec, type_name),
+        health_check_port: health_check_port(&spec),
         families: families(&spec),
         ports: ports(&spec, kind, is_outside),
         affinity_seconds: affinity(&spec),
@@ -132,6 +133,16 @@ fn load_balancer_ips(status: &Cursor<'_>) -> Vec<IpAddr> {
     let is_proxied = |at: &Cursor<'_>| text(at, "ipMode").is_some_and(|(_, mode)| mode == "Proxy");
     let shown = ingress.iter().filter(|at| !is_proxied(at));
     distinct(shown.filter_map(|at| status_address(&at.child("ip")?)))
+}
+
+/// Port of `healthCheckNodePort`; zero stands for none.
+fn health_check_port(spec: &Cursor<'_>) -> Option<u16> {
+    let (at, port) = number(spec, "healthCheckNodePort").filter(|(_, port)| *port != 0)?;
+    let port = u16::try_from(port).ok();
+    if port.is_none() {
+        at.error_help("Invalid value: must be between 1 and 65535, inclusive", "name a port");
+    }
+    port
 }
 
 /// Sources of `loadBalancerSourceRanges`. A range of all addresses of a family limits none, as in kube-proxy.

@@ -74,6 +74,7 @@ fn service() -> impl Strategy<Value = Service> {
             external_ips,
             load_balancer_ips,
             source_ranges,
+            health_check_port: None,
             families: Vec::new(),
             ports: vec![PortOfService { name: None, protocol, port, target, node_port }],
             affinity_seconds,

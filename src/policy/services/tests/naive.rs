@@ -64,6 +64,7 @@ pub(super) fn table(objects: &[Object], options: &ServicesOptions) -> ServiceTab
             let resolved = ServicePort {
                 guarded: guarded.copied().collect(),
                 source_ranges: service.source_ranges.clone(),
+                health_check: None,
                 cluster,
                 external,
                 node_port,
