@@ -136,7 +136,10 @@ impl fmt::Display for ServicePaths {
             addresses.join(", ")
         )?;
         match backends.len() {
-            0 => writeln!(f, "  the Service has no backend for this client: the switch refuses connections")?,
+            0 if addresses.is_empty() => {
+                writeln!(f, "  loadBalancerSourceRanges do not have this client: its packets are dropped")?;
+            }
+            0 => writeln!(f, "  the Service has no backend: the switch refuses connections")?,
             count => writeln!(f, "  backends: {count}; each connection goes to one of them")?,
         }
         for path in paths {
