@@ -48,6 +48,9 @@ impl Config {
             masquerade.except,
             services.replace_kube_proxy,
             services.cgroup,
+            tunnel.mode,
+            tunnel.port,
+            tunnel.vni,
             conntrack.flows,
             conntrack.pod_quota_percent,
             conntrack.tcp_pickup,
@@ -123,6 +126,7 @@ mod tests {
                 &["addresses = [\"192.0.2.1\"]", "ports = \"1024-2047\"", "except = [\"10.0.0.0/8\"]"],
             ),
             ("services", &["replace_kube_proxy = true", "cgroup = \"/x\""]),
+            ("tunnel", &["mode = \"auto\"", "port = 8472", "vni = 2"]),
             (
                 "conntrack",
                 &[

@@ -13,6 +13,7 @@ mod masquerade;
 mod read;
 mod services;
 mod settings;
+mod tunnel;
 mod values;
 
 use std::net::IpAddr;
@@ -36,6 +37,7 @@ pub use log::{Log, LogFormat};
 pub use masquerade::Masquerade;
 pub use read::ConfigError;
 pub use services::Services;
+pub use tunnel::Tunnel;
 pub use values::Cores;
 
 /// Contents of the file.
@@ -77,6 +79,8 @@ pub struct Config {
     pub masquerade: Masquerade,
     /// `[services]`.
     pub services: Services,
+    /// `[tunnel]`.
+    pub tunnel: Tunnel,
     /// `[conntrack]`.
     pub conntrack: Conntrack,
     /// `[policy]`.

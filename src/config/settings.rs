@@ -11,6 +11,7 @@ use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
 use crate::dataplane::{
     Backend, ConntrackSettings, FlowMemory, Masquerade, Polling, PortKind, Scheduling, Settings,
+    TunnelSettings,
 };
 use crate::tables::PodName;
 
@@ -27,6 +28,12 @@ impl Config {
     /// Converts to settings of the dataplane. Fails if the process may not run on one of the cores.
     pub fn dataplane_settings(&self) -> Result<Settings, String> {
         let workers = &self.workers;
+        let tunnel = self.tunnel_settings();
+        if tunnel.as_ref().is_some_and(|tunnel| tunnel.addresses.is_empty()) {
+            let what =
+                "tunnel.mode needs a port of kind \"host\" with the addresses of the node: tunnels end there";
+            return Err(what.to_owned());
+        }
         Ok(Settings {
             cores: worker_cores(&workers.cores)?,
             frames_per_worker: workers.frames,
@@ -51,6 +58,18 @@ impl Config {
                 timeouts: (&self.conntrack.timeouts).into(),
             },
             masquerade: self.masquerade.settings(),
+            tunnel,
+        })
+    }
+
+    /// Tunnels to other nodes. They end at the addresses of the node's own port.
+    fn tunnel_settings(&self) -> Option<TunnelSettings> {
+        let node = self.ports.iter().filter(|port| port.kind == PortKind::Host);
+        Some(TunnelSettings {
+            mode: self.tunnel.mode.tunnel_mode()?,
+            port: self.tunnel.port,
+            vni: self.tunnel.vni,
+            addresses: node.flat_map(|port| port.addresses.iter().copied()).collect(),
         })
     }
 
@@ -82,6 +101,9 @@ impl Config {
                 "masquerade.addresses needs the backend af-xdp: with nftables the kernel masquerades",
             );
         }
+        if self.tunnel.mode.tunnel_mode().is_some() {
+            return Some("tunnel.mode needs the backend af-xdp: with nftables the kernel has the tunnels");
+        }
         if self.ipfix.collector.is_some() {
             return Some("ipfix.collector needs the backend af-xdp: the flows are the kernel's");
         }
@@ -105,6 +127,7 @@ impl Config {
                 waits: self.policy.source == SourceKind::Kubernetes,
                 serves_outside: self.services.replace_kube_proxy,
             }),
+            tunnel: self.tunnel_settings(),
             ipfix: self.ipfix.settings(),
             pin_directory: self.xdp.pin_directory.clone(),
             socket_cgroup: self.services.replace_kube_proxy.then(|| self.services.cgroup.clone()),

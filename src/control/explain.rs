@@ -265,7 +265,9 @@ impl PathWriter<'_> {
             PathHop::Port { port, is_open, next_hop } => {
                 let by = next_hop.map(|router| format!(", by router {router}")).unwrap_or_default();
                 let closed = if is_open { "" } else { ", which is closed" };
-                format!("{destination} is behind {}{closed}{by}", self.port_name(port))
+                let tunnel = self.path.tunnel.map(|node| format!(", in a tunnel to node {node}"));
+                let tunnel = tunnel.unwrap_or_default();
+                format!("{destination} is behind {}{closed}{tunnel}{by}", self.port_name(port))
             }
         };
         let stages = [DropReason::NoRoute, DropReason::PortDown];

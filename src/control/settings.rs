@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::dataplane::{Gateway, Masquerade};
+use crate::dataplane::{Gateway, Masquerade, TunnelSettings};
 
 /// Settings of the control side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct SwitchSettings {
     pub routes: Vec<PortRoute>,
     /// Masquerading of what pods send outside. Pods and nodes of the cluster are exempt besides its exceptions.
     pub masquerade: Option<Masquerade>,
+    /// Tunnels to the pods of other nodes.
+    pub tunnel: Option<TunnelSettings>,
     /// Directory of a BPF file system that keeps what outlives the process.
     pub pin_directory: PathBuf,
     /// Directory of the cgroup2 hierarchy of the node's processes, whose sockets get the Services. None: they do not.

@@ -13,9 +13,10 @@ use ipnet::IpNet;
 use super::{ApiError, CoverageCheck, PortRoute, SwitchSettings};
 use crate::dataplane::{
     DesiredState, Masquerade, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route,
-    RouteOrigin, RouteReport,
+    RouteOrigin, RouteReport, Underlay,
 };
 use crate::ids::{AttachmentId, Generation, PortId};
+use crate::netlink::NodeRoute;
 use crate::tables::{PodName, RuleTables, ServiceSet};
 
 /// Ports, pods and tables of one generation.
@@ -96,7 +97,8 @@ impl State {
             })
         };
         let routes = self.routes.iter().filter_map(|route| {
-            Some(Route { prefix: route.prefix, port: port_id(&route.port)?, next_hop: route.next_hop })
+            let (prefix, next_hop, node) = (route.prefix, route.next_hop, route.node);
+            Some(Route { prefix, port: port_id(&route.port)?, next_hop, node })
         });
         let node = self.host_port().filter(|(_, port)| port.is_open).map(|(_, port)| NodeAttachment {
             port: port.report.id,
@@ -119,6 +121,7 @@ impl State {
                 .masquerade
                 .as_ref()
                 .map(|configured| self.masquerade(configured, &settings.pod_prefixes)),
+            tunnel: settings.tunnel.clone(),
         }
     }
 
@@ -264,8 +267,9 @@ impl State {
             interface: port.map(|(_, port)| port.spec.interface.clone()),
             port_state: port.map(|(_, port)| port.state),
             pod: port.and_then(|(name, _)| self.pod_behind(name)).cloned(),
-            next_hop,
+            next_hop: route.tunnel.or(next_hop),
             node: self.is_of_node(route),
+            tunnel: route.tunnel.is_some(),
             mtu: route.mtu,
             neighbor: route.neighbor,
         }
@@ -278,13 +282,25 @@ impl State {
             && self.routes.iter().rfind(|configured| is_same(configured)).is_some_and(|found| found.node)
     }
 
-    /// Routes that the node's own kernel gets: prefixes with their next routers, on uplinks that are open.
-    pub(super) fn node_routes(&self) -> BTreeMap<IpNet, IpAddr> {
+    /// Routes that the node's own kernel gets, on uplinks that are open: by the other node, or by the switch where a tunnel leads
+    /// to it.
+    pub(super) fn node_routes(&self, settings: &SwitchSettings) -> BTreeMap<IpNet, NodeRoute> {
         let is_open = |name: &String| {
             self.ports.get(name).is_some_and(|port| port.is_open && port.spec.kind == PortKind::Uplink)
         };
+        let all = self.routes.iter().map(|route| (route.prefix, route.next_hop, route.node));
+        let underlay = Underlay::new(settings.tunnel.as_ref(), all);
+        let way = |next_hop: IpAddr| {
+            if underlay.next_hop(next_hop).is_none() {
+                return Some(NodeRoute::Router(next_hop));
+            }
+            let mut gateways = settings.gateway.addresses.iter().copied();
+            let gateway = gateways.find(|gateway| gateway.is_ipv4() == next_hop.is_ipv4())?;
+            let source = settings.tunnel.as_ref()?.address(next_hop.is_ipv4())?;
+            Some(NodeRoute::Switch { gateway, source })
+        };
         let routes = self.routes.iter().filter(|route| route.node && is_open(&route.port));
-        routes.filter_map(|route| Some((route.prefix.trunc(), route.next_hop?))).collect()
+        routes.filter_map(|route| Some((route.prefix.trunc(), way(route.next_hop?)?))).collect()
     }
 
     /// Describes a configured route that is not in force.
@@ -300,6 +316,7 @@ impl State {
             pod: None,
             next_hop: route.next_hop,
             node: route.node,
+            tunnel: false,
             mtu: None,
             neighbor: None,
         }

@@ -17,7 +17,9 @@ use super::worker::Worker;
 use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::reschedule::Rescheduler;
-use super::{DesiredState, MasqueradeSettings, NotTaken, PortError, Settings, StartError, StuckWorker};
+use super::{
+    DesiredState, MasqueradeSettings, NotTaken, PortError, Settings, StartError, StuckWorker, TunnelSettings,
+};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::tap::UnreadPackets;
@@ -33,6 +35,8 @@ pub struct Dataplane {
     pub(super) prefer_busy_poll: bool,
     /// External ends of masqueraded flows, which uplinks take from the kernel.
     pub(super) masquerade: Option<MasqueradeSettings>,
+    /// Tunnels, whose packets uplinks take from the kernel.
+    pub(super) tunnel: Option<TunnelSettings>,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
     /// Reschedulers, one for each worker.
     reschedulers: Vec<Rescheduler>,
@@ -119,6 +123,7 @@ impl Dataplane {
             binders,
             prefer_busy_poll,
             masquerade: settings.masquerade.clone(),
+            tunnel: settings.tunnel.clone(),
             threads: Vec::new(),
             reschedulers,
             ports,

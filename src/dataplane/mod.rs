@@ -54,6 +54,7 @@ pub use engine::{Dataplane, ShutdownMode};
 pub use fib::desired_state::{
     DesiredState, GATEWAY_V4, GATEWAY_V6, Gateway, Mac, NodeAttachment, PodAttachment, Route,
 };
+pub(crate) use fib::tunnel::Underlay;
 pub use flow_table::FlowTable;
 pub use masquerade::Masquerade;
 pub use open_port::{DryRun, check_link};

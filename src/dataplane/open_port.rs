@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::api::DataplaneApi;
 use super::engine::{Dataplane, worker_stuck};
+use super::fib::layout;
 use super::fib::port::PortView;
 use super::masquerade::EXTERNAL_IDENTIFIERS;
 use super::neighbor::resolver::Resolver;
@@ -19,7 +20,7 @@ use super::port_attachment::{OpenPort, PortAttachment};
 use super::uplink::{self, Uplink};
 use super::worker::handoff;
 use super::worker::mailbox::Command;
-use super::{MasqueradeSettings, PortError, PortKind, PortReport, PortSpec};
+use super::{MasqueradeSettings, PortError, PortKind, PortReport, PortSpec, TunnelSettings};
 use crate::ids::PortId;
 use crate::limits::MTU_MAX;
 use crate::netlink::Interface;
@@ -107,7 +108,7 @@ impl Dataplane {
         if let Some(Uplink { device, warning, .. }) = uplink_port {
             if let Some(resolver) = &*self.resolver() {
                 resolver.add_uplink(id, device);
-                resolver.keep_resolved(&self.core.desired().routes);
+                resolver.keep_resolved(layout::next_hops(&self.core.desired()));
             }
             warnings.extend((!zero_copy).then(|| uplink::copy_mode_warning(&spec.interface)));
             warnings.extend(warning);
@@ -142,6 +143,9 @@ impl Dataplane {
         if let Some(MasqueradeSettings { addresses, ports }) = &self.masquerade {
             (constants.external, constants.ports) = (addresses.clone(), ports.clone());
             constants.identifiers = EXTERNAL_IDENTIFIERS;
+        }
+        if let Some(TunnelSettings { addresses, port, .. }) = &self.tunnel {
+            (constants.tunnel_ends, constants.tunnel_port) = (addresses.clone(), *port);
         }
         Ok(Program::load_uplink(interface, queues, &constants, &prefixes)?)
     }

@@ -44,8 +44,11 @@ pub struct FlowPath {
     pub destination: PathHop,
     /// Pod behind the egress port.
     pub destination_pod: Option<PodName>,
-    /// MTU of the egress port: largest IP packet, bytes.
+    /// Largest IP packet that leaves, bytes.
     pub mtu: Option<u16>,
+    /// Node at the other end of the tunnel that the packets take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<IpAddr>,
     /// Address of the node that the connection leaves with, where that is not its own.
     pub masquerade: Option<IpAddr>,
     /// Next hop on the link of the egress port.
@@ -124,6 +127,7 @@ pub(super) fn path(
     let ports = from.and_then(|(_, from)| Some([from, leaves_by?.1]));
     let masquerade = ports.and_then(|ports| masquerade(snapshot, key, &flow, ports));
     let dropped = dropped(snapshot, key, &flow, from, destination, masquerade.is_some());
+    let number = snapshot.hop_number(flow.dst);
     FlowPath {
         flow: *key,
         generation: snapshot.generation,
@@ -134,15 +138,19 @@ pub(super) fn path(
         destination,
         destination_pod: leaves_by.and_then(|(port, _)| pod(port)),
         masquerade,
-        mtu: leaves_by.map(|(_, port)| port.mtu),
-        neighbor: snapshot
-            .hop_number(flow.dst)
-            .and_then(|number| neighbor(snapshot, neighbors, number, flow.dst)),
+        mtu: leaves_by.and_then(|_| Some(snapshot.adjacency(number?)?.mtu)),
+        tunnel: tunnel(snapshot, &flow),
+        neighbor: number.and_then(|number| neighbor(snapshot, neighbors, number, flow.dst)),
         egress,
         ingress,
         dropped,
         reply_dropped: reply_dropped(source),
     }
+}
+
+/// Node at the other end of the tunnel that a flow takes.
+fn tunnel(snapshot: &Snapshot, flow: &Flow) -> Option<IpAddr> {
+    snapshot.tunnel_of(flow.src, flow.dst).map(unpack)
 }
 
 /// Address of the node that a connection from one port to another leaves with.

@@ -185,6 +185,15 @@ pub fn write(packet: &mut [u8], src: u32, dst: u32, protocol: Protocol, payload_
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Sets the TOS byte of a header, and its checksum (RFC 1624).
+pub fn set_tos(header: &mut [u8], tos: u8) {
+    let before = be16(header, 0);
+    let after = before & 0xff00 | u16::from(tos);
+    let sum = Sum::default().add_word(!be16(header, 10)).add_word(!before).add_word(after);
+    header[1] = tos;
+    header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -5,6 +5,8 @@ use super::{be16, be32};
 
 /// Bytes of the fixed header.
 pub const HEADER_BYTES: usize = 40;
+/// Offset of the source address, which the destination address follows to the end of the header.
+pub const ADDRESSES_OFFSET: usize = 8;
 /// Most extension headers of a packet; a packet with more is malformed.
 pub const EXTENSIONS_MAX: usize = 8;
 

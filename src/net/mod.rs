@@ -6,6 +6,7 @@
 pub(crate) mod address;
 pub mod arp;
 pub mod checksum;
+pub mod ecn;
 pub mod ethernet;
 pub mod flow;
 pub mod icmp;
@@ -16,6 +17,7 @@ pub mod sctp;
 pub mod tcp;
 pub mod udp;
 pub mod virtio_net;
+pub mod vxlan;
 
 /// The 16-bit number at the start of two bytes, network order.
 #[inline]

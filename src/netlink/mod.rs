@@ -30,6 +30,7 @@ pub use namespace::NetworkNamespace;
 pub(crate) use namespace::share_namespace_directory;
 pub(crate) use neighbor::{Neighbor, NudState};
 pub(crate) use neighbor_events::{NeighborEvent, NeighborEvents};
+pub(crate) use node_routes::NodeRoute;
 pub use node_routes::{NODE_ROUTE_PROTOCOL, node_routes_of_the_switch};
 pub(crate) use pod_interface::{
     PodRoute, configure_pod_interface, forward_from, raise_host_end, raise_routed_host_end,

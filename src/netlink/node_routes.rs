@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::NetlinkError;
 use super::error::Context;
+use super::routes::{gateway_route, preferred_source};
 use super::socket::RouteSocket;
 
 /// `rtm_protocol` of the switch's routes: `ip route show proto 80` lists them. Linux and iproute2 name no program of this
@@ -21,6 +22,29 @@ pub const NODE_ROUTE_PROTOCOL: u8 = 80;
 
 /// Main table: `RT_TABLE_MAIN` of `linux/rtnetlink.h`.
 const MAIN_TABLE: u8 = 254;
+
+/// Way of the node's own packets to a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeRoute {
+    /// A router, on the link of some interface.
+    Router(IpAddr),
+    /// The switch.
+    Switch {
+        /// Address of the switch.
+        gateway: IpAddr,
+        /// Source of the packets, where a socket has none.
+        source: IpAddr,
+    },
+}
+
+impl NodeRoute {
+    /// Address that gets the packets.
+    pub(crate) fn gateway(self) -> IpAddr {
+        match self {
+            NodeRoute::Router(gateway) | NodeRoute::Switch { gateway, .. } => gateway,
+        }
+    }
+}
 
 impl RouteSocket {
     /// Lists the routes with [`NODE_ROUTE_PROTOCOL`]: prefixes and gateways.
@@ -40,17 +64,25 @@ impl RouteSocket {
     }
 
     /// Adds a route, or with `replaces` puts it in the place of the switch's route to the same prefix. The kernel finds the
-    /// interface by the gateway.
+    /// interface by the router; `node_end` is that of the switch, by its index.
     pub(crate) fn put_node_route(
         &self,
         prefix: IpNet,
-        gateway: IpAddr,
+        route: NodeRoute,
+        node_end: u32,
         replaces: bool,
     ) -> Result<(), NetlinkError> {
         let flags = NLM_F_CREATE | if replaces { NLM_F_REPLACE } else { NLM_F_EXCL };
-        let put = message(prefix, gateway)
-            .map(RouteNetlinkMessage::NewRoute)
-            .and_then(|request| self.change(request, flags));
+        let gateway = route.gateway();
+        let request = match route {
+            NodeRoute::Router(_) => message(prefix, gateway),
+            NodeRoute::Switch { source, .. } => gateway_route(node_end, prefix, gateway).map(|mut route| {
+                route.header.protocol = RouteProtocol::Other(NODE_ROUTE_PROTOCOL);
+                route.attributes.push(preferred_source(source));
+                route
+            }),
+        };
+        let put = request.and_then(|request| self.change(RouteNetlinkMessage::NewRoute(request), flags));
         put.context(|| format!("route {prefix} by way of {gateway}"))
     }
 

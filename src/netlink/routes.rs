@@ -90,10 +90,7 @@ impl RouteSocket {
         source: Option<IpAddr>,
     ) -> Result<(), NetlinkError> {
         let mut route = link_route(self.index(name)?, address.into());
-        route.attributes.extend(source.map(|source| match source {
-            IpAddr::V4(source) => RouteAttribute::PrefSource(RouteAddress::Inet(source)),
-            IpAddr::V6(source) => RouteAttribute::PrefSource(RouteAddress::Inet6(source)),
-        }));
+        route.attributes.extend(source.map(preferred_source));
         self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_REPLACE)
             .context(|| format!("route {address} to {name}"))
     }
@@ -137,7 +134,15 @@ impl RouteSocket {
     }
 }
 
-fn gateway_route(index: u32, prefix: IpNet, gateway: IpAddr) -> io::Result<RouteMessage> {
+/// Source of packets by a route, where their socket has none.
+pub(super) fn preferred_source(source: IpAddr) -> RouteAttribute {
+    RouteAttribute::PrefSource(match source {
+        IpAddr::V4(source) => RouteAddress::Inet(source),
+        IpAddr::V6(source) => RouteAddress::Inet6(source),
+    })
+}
+
+pub(super) fn gateway_route(index: u32, prefix: IpNet, gateway: IpAddr) -> io::Result<RouteMessage> {
     match (prefix, gateway) {
         (IpNet::V4(net), IpAddr::V4(gateway)) => Ok(RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(net.network(), net.prefix_len())

@@ -135,6 +135,15 @@ impl Umem {
         self.data_mut(frame)[start + field..][..2].copy_from_slice(&checksum.to_be_bytes());
     }
 
+    /// Computes a checksum that is left to the kernel: the packet gets further headers.
+    #[inline]
+    pub fn finish_left_checksum(&self, frame: &mut Frame) {
+        if let Some((start, field)) = frame.checksum_left() {
+            self.finish_checksum(frame, start.into(), field.into());
+            frame.reset();
+        }
+    }
+
     /// Number of frames.
     pub fn frames_total(&self) -> usize {
         self.area.frames()

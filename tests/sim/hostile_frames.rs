@@ -113,6 +113,7 @@ fn desired(policies: Policies) -> DesiredState {
         routes: Vec::new(),
         services: None,
         masquerade: None,
+        tunnel: None,
     }
 }
 

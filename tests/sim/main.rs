@@ -42,3 +42,4 @@ mod restart;
 mod services;
 mod taps;
 mod tcp_pickup;
+mod tunnel;

@@ -81,7 +81,7 @@ pub(in crate::cli) fn routes(client: &Client, output: Output) -> Result<(), CliE
             route.origin.to_string(),
             place(route),
             or_dash(route.pod.as_ref()),
-            or_dash(route.next_hop),
+            next_hop(route),
             or_dash(route.mtu),
             neighbor(route),
             state(route).to_owned(),
@@ -96,6 +96,11 @@ fn place(route: &RouteInfo) -> String {
         None if route.origin == RouteOrigin::Gateway => "(the switch)".to_owned(),
         None => "(no pod)".to_owned(),
     }
+}
+
+fn next_hop(route: &RouteInfo) -> String {
+    let by = if route.tunnel { " (tunnel)" } else { "" };
+    route.next_hop.map_or_else(|| "-".to_owned(), |next_hop| format!("{next_hop}{by}"))
 }
 
 fn neighbor(route: &RouteInfo) -> String {

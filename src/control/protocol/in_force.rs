@@ -161,7 +161,10 @@ pub struct RouteInfo {
     /// Whether the node's own kernel has the route, too.
     #[serde(default)]
     pub node: bool,
-    /// MTU of the port, bytes.
+    /// Whether packets take a tunnel to the next hop, which is another node.
+    #[serde(default)]
+    pub tunnel: bool,
+    /// Largest packet that leaves, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
     /// Next hop on the link.
@@ -187,7 +190,8 @@ impl fmt::Display for RouteInfo {
             None if self.origin == RouteOrigin::Gateway => f.write_str(" to the switch itself")?,
             None => f.write_str(" to no pod")?,
         }
-        self.next_hop.iter().try_for_each(|router| write!(f, ", router {router}"))?;
+        let by = if self.tunnel { "tunnel to" } else { "router" };
+        self.next_hop.iter().try_for_each(|next_hop| write!(f, ", {by} {next_hop}"))?;
         f.write_str(if self.node { ", of the node too" } else { "" })?;
         self.neighbor.iter().try_for_each(|neighbor| write!(f, ", {neighbor}"))
     }

@@ -11,6 +11,7 @@ use super::DataplaneApi;
 use crate::dataplane::capture::Capture;
 use crate::dataplane::core::rehearsal::{Candidate, Disagreement};
 use crate::dataplane::engine::{Dataplane, Guards, WORKER_TIMEOUT, link_of};
+use crate::dataplane::fib::layout;
 use crate::dataplane::port_attachment::{PortAttachment, check_tap};
 use crate::dataplane::{
     Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
@@ -178,7 +179,7 @@ impl DataplaneApi for Dataplane {
         let wanted = desired.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
         if let Some(resolver) = &*self.resolver() {
-            resolver.keep_resolved(&desired.routes);
+            resolver.keep_resolved(layout::next_hops(&desired));
         }
         uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
         let masquerade = desired.masquerade.clone();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::dataplane::{Bandwidth, Masquerade};
+use crate::dataplane::{Bandwidth, Masquerade, TunnelSettings};
 use crate::ids::{AttachmentId, PortId};
 pub use crate::net::mac::Mac;
 use crate::tables::{PodName, RuleTables, ServiceSet};
@@ -39,6 +39,8 @@ pub struct DesiredState {
     pub services: Option<Arc<ServiceSet>>,
     /// Masquerading of what pods send outside, if there is any.
     pub masquerade: Option<Arc<Masquerade>>,
+    /// Tunnels to the pods of other nodes, if there are any.
+    pub tunnel: Option<TunnelSettings>,
 }
 
 impl DesiredState {
@@ -69,6 +71,7 @@ impl DesiredState {
             node,
             routes,
             pod_prefixes,
+            tunnel,
         } = self;
         *fail_open == other.fail_open
             && *rejects == other.rejects
@@ -78,6 +81,7 @@ impl DesiredState {
             && *node == other.node
             && *routes == other.routes
             && *pod_prefixes == other.pod_prefixes
+            && *tunnel == other.tunnel
     }
 }
 
@@ -142,6 +146,8 @@ pub struct Route {
     pub port: PortId,
     /// Next-hop router; the destination itself if absent.
     pub next_hop: Option<IpAddr>,
+    /// Whether the next hop is another node, and the prefix one of its pods.
+    pub node: bool,
 }
 
 #[cfg(test)]

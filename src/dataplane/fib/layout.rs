@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 use super::desired_state::{DesiredState, Route};
-use super::next_hop::{Adjacency, Hop};
+use super::next_hop::{Adjacency, Egress, Hop};
 use super::port::{PolicyMode, PortView};
 use super::restored_pods::RestoredPods;
+use super::tunnel::{self, Underlay};
 use crate::dataplane::service::LocalAddresses;
 use crate::dataplane::{PortKind, RouteOrigin};
 use crate::ids::{Generation, PortId};
-use crate::net::address::pack;
+use crate::net::address::{Address, pack, unpack};
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{PodName, RouteTable, RuleTables};
@@ -20,36 +21,73 @@ use crate::tables::{PodName, RouteTable, RuleTables};
 /// Source of the ICMP errors of a router without an address that may leave its link (RFC 7600, section 4.8).
 pub(super) const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// Hops of all prefixes, each with its origin. Their order numbers the hops.
-pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<IpNet, (Hop, RouteOrigin)> {
-    let mut prefixes: BTreeMap<IpNet, (Hop, RouteOrigin)> = BTreeMap::new();
-    for route in &desired.routes {
-        let hop = Hop::Port(route.port, route.next_hop.map(pack));
-        prefixes.insert(route.prefix.trunc(), (hop, RouteOrigin::Configured));
+/// Way of packets to a prefix.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    pub(super) hop: Hop,
+    pub(super) origin: RouteOrigin,
+    /// Other end of the tunnel that the packets take.
+    pub(super) remote: Option<Address>,
+}
+
+/// Ways of the configured routes.
+fn configured(desired: &DesiredState) -> impl Iterator<Item = (IpNet, Way)> {
+    let routes = desired.routes.iter();
+    let between = routes.clone().map(|route| (route.prefix, route.next_hop, route.node));
+    let underlay = Underlay::new(desired.tunnel.as_ref(), between);
+    routes.map(move |route| {
+        let remote = route.next_hop.filter(|_| route.node);
+        let tunnel = remote.and_then(|remote| Some((pack(remote), underlay.next_hop(remote)?)));
+        let next_hop = tunnel.map(|(_, next_hop)| next_hop).or(route.next_hop);
+        let hop = Hop::Port(route.port, next_hop.map(pack));
+        let remote = tunnel.map(|(remote, _)| remote);
+        (route.prefix.trunc(), Way { hop, origin: RouteOrigin::Configured, remote })
+    })
+}
+
+/// Next hops of the configured routes on their links, which the kernel keeps resolved.
+pub(in crate::dataplane) fn next_hops(desired: &DesiredState) -> BTreeSet<(PortId, IpAddr)> {
+    let next_hop = |(_, way): (IpNet, Way)| match way.hop {
+        Hop::Port(port, Some(next_hop)) => Some((port, unpack(next_hop))),
+        _ => None,
+    };
+    configured(desired).filter_map(next_hop).collect()
+}
+
+/// Ways to all prefixes. Their order numbers the hops.
+pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<IpNet, Way> {
+    let mut prefixes: BTreeMap<IpNet, Way> = configured(desired).collect();
+    // What a pod sends to a node takes the tunnel to its pods: nothing between the nodes has a route back.
+    let is_remote = |way: &Way| way.remote.map(|remote| (IpNet::from(unpack(remote)), *way));
+    let remotes: BTreeMap<IpNet, Way> = prefixes.values().filter_map(is_remote).collect();
+    for (prefix, way) in remotes {
+        prefixes.entry(prefix).or_insert(way);
     }
+    let local = |hop, origin| Way { hop, origin, remote: None };
     // This replaces a route to the same prefix: a packet for a pod of this node must not leave the node.
-    let nowhere = (Hop::Nowhere, RouteOrigin::PodPrefix);
+    let nowhere = local(Hop::Nowhere, RouteOrigin::PodPrefix);
     prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), nowhere)));
     let own = IpAddr::from(link_local(desired.gateway.mac));
     for address in desired.gateway.addresses.iter().copied().chain([own]) {
-        prefixes.insert(IpNet::from(address), (Hop::Gateway, RouteOrigin::Gateway));
+        prefixes.insert(IpNet::from(address), local(Hop::Gateway, RouteOrigin::Gateway));
     }
     if let Some(node) = &desired.node {
-        let hop = (Hop::Port(node.port, None), RouteOrigin::Node);
-        prefixes.extend(node.addresses.iter().map(|address| (IpNet::from(*address), hop)));
+        let way = local(Hop::Port(node.port, None), RouteOrigin::Node);
+        prefixes.extend(node.addresses.iter().map(|address| (IpNet::from(*address), way)));
     }
     for pod in &desired.pods {
-        let hop = (Hop::Port(pod.port, None), RouteOrigin::Pod);
-        prefixes.extend(pod.addresses.iter().map(|address| (IpNet::from(*address), hop)));
+        let way = local(Hop::Port(pod.port, None), RouteOrigin::Pod);
+        prefixes.extend(pod.addresses.iter().map(|address| (IpNet::from(*address), way)));
     }
     prefixes
 }
 
-pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
+/// Routes, and the ways that their numbers name.
+pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Way>) {
     let prefixes = prefixes(desired);
-    let hops = prefixes.values().map(|(hop, _)| *hop).collect();
+    let ways = prefixes.values().copied().collect();
     let routes = RouteTable::build(prefixes.into_keys().zip(0..));
-    (routes, hops)
+    (routes, ways)
 }
 
 /// Addresses of this node, for Services: `ports` are the open ports.
@@ -66,16 +104,21 @@ pub(super) fn local_addresses(desired: &DesiredState, ports: &[Option<PortView>]
     LocalAddresses::new(pods, node, prefixes, desired.carried_families())
 }
 
-pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
-    let Hop::Port(out, _) = *hop else { return Adjacency::default() };
+pub(super) fn adjacency(way: &Way, ports: &[Option<PortView>]) -> Adjacency {
+    let Hop::Port(out, _) = way.hop else { return Adjacency::default() };
     let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
+    let egress = match port.kind {
+        PortKind::Tap => Egress::Tap,
+        PortKind::Uplink if way.remote.is_some() => Egress::Tunnel,
+        PortKind::Uplink => Egress::Uplink,
+        _ => Egress::Plain,
+    };
     Adjacency {
         mac: port.mac.map_or(0, Mac::to_bits),
         out,
         vlan: port.vlan,
-        mtu: port.mtu,
-        is_uplink: port.kind == PortKind::Uplink,
-        takes_segments: port.kind == PortKind::Tap,
+        mtu: way.remote.map_or(port.mtu, |remote| tunnel::mtu(port.mtu, remote)),
+        egress,
     }
 }
 

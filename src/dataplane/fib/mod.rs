@@ -2,7 +2,7 @@
 
 pub(super) mod desired_state;
 pub(super) mod effective_acls;
-mod layout;
+pub(super) mod layout;
 pub(super) mod next_hop;
 pub(super) mod policer;
 pub(super) mod port;
@@ -11,5 +11,6 @@ pub(super) mod restored_pods;
 pub(super) mod rule_counters;
 pub(super) mod rules;
 pub(super) mod snapshot;
+pub(super) mod tunnel;
 
 use super::parts;

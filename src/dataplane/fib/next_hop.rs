@@ -27,13 +27,39 @@ pub(crate) struct Adjacency {
     pub vlan: u16,
     /// Largest IP packet that the port takes, bytes; zero without such a port.
     pub mtu: u16,
-    /// Whether the port is an uplink.
-    pub is_uplink: bool,
-    /// Whether the port takes packets with segments, and unfinished checksums.
-    pub takes_segments: bool,
+    /// Kind of the way out.
+    pub egress: Egress,
 }
 
+/// Kind of the way that an adjacency leads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Egress {
+    /// A port whose packets are those of the wire.
+    #[default]
+    Plain,
+    /// A tap: it takes packets with segments, and unfinished checksums.
+    Tap,
+    /// An uplink.
+    Uplink,
+    /// A tunnel by an uplink.
+    Tunnel,
+}
+
+const _: () = assert!(size_of::<Adjacency>() == 16);
+
 impl Adjacency {
+    /// Whether the port is an uplink.
+    #[inline(always)]
+    pub(crate) fn is_uplink(&self) -> bool {
+        matches!(self.egress, Egress::Uplink | Egress::Tunnel)
+    }
+
+    /// Whether the port takes packets with segments, and unfinished checksums.
+    #[inline(always)]
+    pub(crate) fn takes_segments(&self) -> bool {
+        self.egress == Egress::Tap
+    }
+
     /// Whether a packet can leave at once: its TTL allows it, it fits the MTU as a whole, and the Ethernet address
     /// is given.
     #[inline(always)]

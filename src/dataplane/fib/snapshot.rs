@@ -14,6 +14,7 @@ use super::port::{PolicyMode, PortView};
 use super::publish::Numbered;
 use super::restored_pods::RestoredPods;
 use super::rules::{Change, Rules};
+use super::tunnel::Tunnels;
 use crate::dataplane::masquerade::MasqueradeView;
 use crate::dataplane::service::ServiceFib;
 use crate::dataplane::{DropReason, PortKind, RouteOrigin};
@@ -43,6 +44,7 @@ pub(crate) struct Snapshot {
     rules: Option<Arc<Rules>>,
     services: Option<Arc<ServiceFib>>,
     masquerade: Option<Arc<MasqueradeView>>,
+    tunnels: Option<Arc<Tunnels>>,
     routes: RouteTable,
     hops: Vec<Hop>,
     /// Adjacencies by number of the hop.
@@ -140,7 +142,8 @@ impl Snapshot {
         before: Option<&Snapshot>,
         restored_pods: Arc<RestoredPods>,
     ) -> Snapshot {
-        let (routes, hops) = layout::routes(desired);
+        let (routes, ways) = layout::routes(desired);
+        let remotes = || ways.iter().map(|way| way.remote).collect();
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         let icmp_source = |v4: bool| layout::icmp_source(desired, v4).map(pack);
@@ -166,9 +169,10 @@ impl Snapshot {
                 before.and_then(|before| before.masquerade.as_ref()),
                 desired.masquerade.as_ref(),
             ),
+            tunnels: desired.tunnel.as_ref().map(|tunnel| Arc::new(Tunnels::new(tunnel, remotes()))),
             routes,
-            adjacencies: hops.iter().map(|hop| layout::adjacency(hop, &ports)).collect(),
-            hops,
+            adjacencies: ways.iter().map(|way| layout::adjacency(way, &ports)).collect(),
+            hops: ways.iter().map(|way| way.hop).collect(),
             policy_epochs: vec![generation; ports.len()],
             has_policers: desired.pods.iter().any(|pod| !pod.bandwidth.is_unlimited()),
             ports,
@@ -223,6 +227,29 @@ impl Snapshot {
         self.masquerade.as_ref()
     }
 
+    /// Tunnels to other nodes, if there are any.
+    #[inline]
+    pub(crate) fn tunnels(&self) -> Option<&Tunnels> {
+        self.tunnels.as_deref()
+    }
+
+    /// Other end of the tunnel of packets to an address.
+    pub(crate) fn tunnel_remote(&self, destination: Address) -> Option<Address> {
+        self.tunnels()?.remote(self.hop_number(destination)?)
+    }
+
+    /// Other end of the tunnel of packets from `source` to `destination`. What this node itself sends to another node takes none:
+    /// it answers to the node.
+    pub(crate) fn tunnel_of(&self, source: Address, destination: Address) -> Option<Address> {
+        let is_of_pod = || self.port_of_address(source).is_some_and(|(_, port)| port.is_pod());
+        self.tunnel_remote(destination).filter(|remote| *remote != destination || is_of_pod())
+    }
+
+    /// Whether packets from an address come by a tunnel only. A node itself needs none.
+    pub(crate) fn is_behind_tunnel(&self, source: Address) -> bool {
+        self.tunnel_remote(source).is_some_and(|remote| remote != source)
+    }
+
     /// A port, if it is open.
     #[inline]
     pub(crate) fn port(&self, port: PortId) -> Option<&PortView> {
@@ -247,7 +274,7 @@ impl Snapshot {
     /// Routes of this snapshot, which was built from `desired`: prefix, origin, and number of the hop.
     pub(crate) fn routes(&self, desired: &DesiredState) -> Vec<(IpNet, RouteOrigin, u32)> {
         let prefixes = layout::prefixes(desired).into_iter().zip(0..self.hops.len() as u32);
-        prefixes.map(|((prefix, (_, origin)), number)| (prefix, origin, number)).collect()
+        prefixes.map(|((prefix, way), number)| (prefix, way.origin, number)).collect()
     }
 
     /// The hop with this number, and its adjacency.

@@ -5,6 +5,7 @@
 //! requests resolution of the neighbours that workers miss and of the next hops of routes, and confirmation of
 //! stale neighbours in use.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,6 @@ use rustix::time::Timespec;
 use super::solicit::Solicitation;
 use super::table::{Neighbors, SolicitQueue};
 use super::uplink_table::{UplinkDevice, UplinkTable};
-use crate::dataplane::Route;
 use crate::ids::PortId;
 use crate::net::address::unpack;
 use crate::netlink::NeighborEvents;
@@ -70,10 +70,8 @@ impl Resolver {
     }
 
     /// Keeps the next hops of these routes resolved, and of no others.
-    pub(in crate::dataplane) fn keep_resolved(&self, routes: &[Route]) {
-        let next_hops: Vec<(PortId, IpAddr)> =
-            routes.iter().filter_map(|route| Some((route.port, route.next_hop?))).collect();
-        lock(&self.table).set_next_hops(next_hops);
+    pub(in crate::dataplane) fn keep_resolved(&self, next_hops: BTreeSet<(PortId, IpAddr)>) {
+        lock(&self.table).set_next_hops(next_hops.into_iter().collect());
         self.solicit_queue.wake();
     }
 }

@@ -51,6 +51,7 @@ impl<'a> Routes<'a> {
             prefix,
             origin,
             hop,
+            tunnel: self.snapshot.tunnels().and_then(|tunnels| tunnels.remote(number)).map(unpack),
             mtu: is_open.then_some(adjacency.mtu),
             neighbor: next_hop
                 .or(on_link)
@@ -70,7 +71,7 @@ pub(super) fn neighbor(
     snapshot.port(out)?;
     let adjacency = snapshot.adjacency(number)?;
     let (mac, known) = match adjacency.mac {
-        0 if adjacency.is_uplink => (neighbors.peek_uplink_mac(out, address), NeighborState::Resolved),
+        0 if adjacency.is_uplink() => (neighbors.peek_uplink_mac(out, address), NeighborState::Resolved),
         0 => (neighbors.port_mac(out), NeighborState::Learned),
         given => (Some(Mac::from_bits(given)), NeighborState::Given),
     };

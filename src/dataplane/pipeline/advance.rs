@@ -132,7 +132,7 @@ fn is_stranded(batch: &Batch, i: usize) -> bool {
         && batch.is_pending(i)
         && batch.packets[i].kind == Kind::Flow
         && matches!(batch.translations[i].kind, TranslationKind::Masquerade | TranslationKind::Forward)
-        && !batch.adjacencies[i].is_uplink
+        && !batch.adjacencies[i].is_uplink()
 }
 
 impl Advance<'_> {

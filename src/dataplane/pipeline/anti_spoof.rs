@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::batch::Batch;
 use super::context::Context;
-use crate::dataplane::DropReason;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::packet::{Kind, Packet};
+use crate::dataplane::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::net::address::{self, Address};
 
@@ -38,7 +38,8 @@ fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
             continue;
         };
         if !anti_spoof_fast(packet, port)
-            && let Some(reason) = anti_spoof_slow(packet, port_id, port, context.snapshot)
+            && let Some(reason) =
+                anti_spoof_slow(packet, port_id, port, context.snapshot, batch.by_tunnel[i] | batch.waited[i])
         {
             batch.drop(i, reason);
             continue;
@@ -81,6 +82,7 @@ fn anti_spoof_slow(
     port_id: PortId,
     port: &PortView,
     snapshot: &Snapshot,
+    by_tunnel: bool,
 ) -> Option<DropReason> {
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
@@ -96,7 +98,9 @@ fn anti_spoof_slow(
     }
     let is_from_here = snapshot.may_send(port, port_id, packet.src);
     let is_from_link = || address::is_link_local(packet.src) && address::is_link_local(packet.dst);
-    if !is_from_here && !is_from_link() {
+    let is_outside_tunnel =
+        !by_tunnel && port.kind == PortKind::Uplink && snapshot.is_behind_tunnel(packet.src);
+    if !is_from_here && !is_from_link() || is_outside_tunnel {
         return Some(DropReason::Spoofed);
     }
     check_packet_endpoints(packet).or((!is_to_us).then_some(DropReason::Multicast))

@@ -66,6 +66,8 @@ pub(crate) struct Batch {
     pub unknown_segments: Vec<u16>,
     /// Whether the frame has waited for another one.
     pub waited: [bool; BATCH_FRAMES_MAX],
+    /// Whether the frame has come by a tunnel.
+    pub by_tunnel: [bool; BATCH_FRAMES_MAX],
     /// Translations, of the packets that `translated` names.
     pub translations: Box<[Translation; BATCH_FRAMES_MAX]>,
     /// Packets that are translated.
@@ -107,6 +109,7 @@ impl Batch {
             denied_replies: Vec::with_capacity(BATCH_FRAMES_MAX),
             unknown_segments: Vec::with_capacity(BATCH_FRAMES_MAX),
             waited: [false; BATCH_FRAMES_MAX],
+            by_tunnel: [false; BATCH_FRAMES_MAX],
             translations: Box::new([Translation::default(); BATCH_FRAMES_MAX]),
             translated: Vec::with_capacity(2 * BATCH_FRAMES_MAX),
             client_ports: [0; BATCH_FRAMES_MAX],
@@ -128,6 +131,7 @@ impl Batch {
         self.dispositions[received.clone()].fill(Disposition::Pending);
         self.answers[received.clone()].fill(false);
         self.waited[received.clone()].fill(false);
+        self.by_tunnel[received.clone()].fill(false);
         self.external_ports[received.clone()].fill(0);
         for (bytes, frame) in self.bytes[received.clone()].iter_mut().zip(&self.frames[received]) {
             *bytes = frame.len() as u16;

@@ -17,6 +17,7 @@ use crate::dataplane::fib::port::PortView;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
+use crate::ids::PortId;
 use crate::net::address::{Address, from_v4, is_group, is_link_local, is_v4, unpack};
 use crate::net::checksum::{Sum, pseudo_header_of};
 use crate::net::flow::Protocol;
@@ -201,16 +202,20 @@ pub(crate) fn icmp_error(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
-    snapshot: &Snapshot,
+    (snapshot, in_port): (&Snapshot, PortId),
     icmp_error: IcmpError,
 ) -> bool {
     if packet.kind != Kind::Flow {
         return false;
     }
-    if is_v4(packet.src) {
-        icmp_error_v4(umem, frame, packet, snapshot, icmp_error)
+    let own = if packet.is_v4 { snapshot.icmp_source_v4 } else { snapshot.icmp_source_v6 };
+    // The node drops what comes from its own address. It has a route by the switch to the destination.
+    let is_receivers = snapshot.port(in_port).is_some_and(|port| port.owns(own));
+    let src = if is_receivers { packet.dst } else { own };
+    if packet.is_v4 {
+        icmp_error_v4(umem, frame, packet, src, icmp_error)
     } else {
-        icmp_error_v6(umem, frame, packet, snapshot, icmp_error)
+        icmp_error_v6(umem, frame, packet, src, icmp_error)
     }
 }
 
@@ -218,7 +223,7 @@ fn icmp_error_v4(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
-    snapshot: &Snapshot,
+    src: Address,
     icmp_error: IcmpError,
 ) -> bool {
     let header_bytes = ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
@@ -232,7 +237,7 @@ fn icmp_error_v4(
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
-    ipv4::write(bytes, snapshot.icmp_source_v4 as u32, packet.src as u32, Protocol::ICMP, payload_bytes, TTL);
+    ipv4::write(bytes, src as u32, packet.src as u32, Protocol::ICMP, payload_bytes, TTL);
     let message = &mut bytes[ipv4::HEADER_BYTES..];
     let [high, low] = mtu.to_be_bytes();
     message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, code, 0, 0, 0, 0, high, low]);
@@ -244,7 +249,7 @@ fn icmp_error_v6(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
-    snapshot: &Snapshot,
+    src: Address,
     icmp_error: IcmpError,
 ) -> bool {
     let header_bytes = ipv6::HEADER_BYTES + icmp::HEADER_BYTES;
@@ -258,11 +263,11 @@ fn icmp_error_v6(
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
-    ipv6::write(bytes, snapshot.icmp_source_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
+    ipv6::write(bytes, src, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
     let message = &mut bytes[ipv6::HEADER_BYTES..];
     let [high, low] = mtu.to_be_bytes();
     message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, code, 0, 0, 0, 0, high, low]);
-    let (src, dst) = (unpack(snapshot.icmp_source_v6), unpack(packet.src));
+    let (src, dst) = (unpack(src), unpack(packet.src));
     icmp::finish(message, pseudo_header_of(src, dst, Protocol::ICMPV6, payload_bytes));
     true
 }

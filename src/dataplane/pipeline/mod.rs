@@ -1,7 +1,7 @@
 //! The packet path: a table of stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> anti-spoof -> local delivery -> translate -> lookup -> advance -> classify -> fragments -> police
+//! receive -> decapsulate -> parse -> anti-spoof -> local delivery -> translate -> lookup -> advance -> classify -> fragments -> police
 //!         -> rewrite -> count -> transmit
 //! ```
 //!
@@ -32,6 +32,7 @@ mod rewrite;
 pub(super) mod route;
 pub(super) mod stage_state;
 pub(super) mod translate;
+mod tunnel;
 mod verify_checksum;
 
 use std::ops::Range;
@@ -50,6 +51,7 @@ use self::police::police;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
 use self::translate::{finish_translations, restore_destinations, translate};
+use self::tunnel::{decapsulate, encapsulate_answers};
 use super::packet::Kind;
 use super::{DropReason, DropSample, SAMPLE_BYTES_MAX};
 
@@ -82,6 +84,7 @@ pub(crate) fn run(
         transmit_credit,
         free,
     } = state;
+    decapsulate(batch, context);
     parse(batch, context);
     if batch.has_virtio_headers {
         check_virtio_headers(batch, context);
@@ -138,6 +141,7 @@ pub(crate) fn run(
         batch.has_unserved = false;
         gateway::reject::answer_denied(batch, context, rate_limits);
     }
+    encapsulate_answers(batch, context, free);
     done("count", batch);
 }
 

@@ -5,13 +5,15 @@ mod checksum;
 mod fragment;
 mod segment;
 
-use self::checksum::{finish_checksum, finish_checksum_here};
+pub(super) use self::checksum::finish_checksum;
+use self::checksum::finish_checksum_here;
 use self::fragment::{FragmentSizes, fragment};
 use self::segment::{frames_of_segments, segment};
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
+use super::tunnel::Encapsulation;
 use crate::dataplane::DropReason;
-use crate::dataplane::fib::next_hop::Adjacency;
+use crate::dataplane::fib::next_hop::{Adjacency, Egress};
 use crate::dataplane::packet::Packet;
 use crate::net::{ethernet, ipv4, ipv6};
 use crate::xdp::{Frame, Umem};
@@ -77,12 +79,14 @@ fn rewrite_oversize(
     let is_written = rewrite_frame(context.umem, frame, &packet, adjacency, src, free);
     let sizes = if is_written { FragmentSizes::of(context.umem, frame, adjacency.mtu) } else { None };
     let Some(sizes) = sizes else { return batch.drop(i, DropReason::TooBig) };
+    let encapsulation = encapsulation(batch, i, context);
+    let frames = sizes.frames(added_bytes(encapsulation.as_ref()));
     let credit = &mut transmit_credit[adjacency.out.index()];
-    let Some(left) = credit.checked_sub(sizes.frames() as u32) else {
+    let Some(left) = credit.checked_sub(frames as u32).filter(|_| free.len() >= frames) else {
         return batch.drop(i, DropReason::TxFull);
     };
     let count = fragment(context.umem, &batch.frames[i], &sizes, free, &mut batch.segments);
-    if count == 0 {
+    if count == 0 || !encapsulate_last(batch, count, context.umem, encapsulation.as_ref(), free) {
         return batch.drop(i, DropReason::TxFull);
     }
     *credit = left;
@@ -93,7 +97,7 @@ fn rewrite_oversize(
 /// Ethernet source of frames that leave by an adjacency; `src` is the switch's.
 fn source_of(context: &Context<'_>, adjacency: Adjacency, src: u64) -> u64 {
     let own = |out| context.snapshot.port(out).map_or(src, |port| port.own_mac.to_bits());
-    if adjacency.is_uplink { own(adjacency.out) } else { src }
+    if adjacency.is_uplink() { own(adjacency.out) } else { src }
 }
 
 #[inline(never)]
@@ -108,19 +112,29 @@ fn rewrite_slow(
     let adjacency = batch.adjacencies[i];
     let out = adjacency.out;
     let credit = &mut transmit_credit[out.index()];
-    let is_cut = batch.frames[i].has_virtio_header() && !adjacency.takes_segments;
+    let is_cut = batch.frames[i].has_virtio_header() && !adjacency.takes_segments();
+    let encapsulation = encapsulation(batch, i, context);
+    let added = added_bytes(encapsulation.as_ref());
     let frames = |batch: &Batch| {
         let frame = &batch.frames[i];
-        if is_cut { frames_of_segments(&batch.packets[i], frame, context.umem) } else { frame.frames() }
+        if is_cut {
+            frames_of_segments(&batch.packets[i], frame, context.umem, added)
+        } else {
+            frame.frames()
+        }
     };
     if (*credit as usize) < frames(batch) {
         return batch.drop(i, DropReason::TxFull);
     }
     let src = source_of(context, adjacency, src);
-    let fits = rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, free);
-    // A VLAN tag may have added a frame to the packet.
+    let frame = &mut batch.frames[i];
+    let fits = rewrite_frame(context.umem, frame, &batch.packets[i], adjacency, src, free);
+    let whole = encapsulation.as_ref().filter(|_| !is_cut);
+    let fits = fits && whole.is_none_or(|encapsulation| encapsulation.put(context.umem, frame, free));
+    // A VLAN tag or a tunnel may have added a frame to the packet.
     let left = credit.checked_sub(frames(batch) as u32);
-    let fits = fits && left.is_some() && (!is_cut || cut(batch, i, context.umem, free));
+    let fits =
+        fits && left.is_some() && (!is_cut || cut(batch, i, context.umem, encapsulation.as_ref(), free));
     batch.dispositions[i] = match left {
         Some(left) if fits => {
             *credit = left;
@@ -130,11 +144,52 @@ fn rewrite_slow(
     };
 }
 
-/// Cuts a packet into segments. Returns false without frames for them.
-fn cut(batch: &mut Batch, i: usize, umem: &Umem, free: &mut Vec<Frame>) -> bool {
-    let count = segment(umem, &batch.packets[i], &batch.frames[i], free, &mut batch.segments);
-    batch.segment_counts[i] = count as u8;
-    count > 0
+/// Outer headers of packet `i`, if it leaves by a tunnel.
+#[inline]
+fn encapsulation(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Encapsulation> {
+    let is_tunnelled = batch.adjacencies[i].egress == Egress::Tunnel;
+    let head = || context.umem.data(&batch.frames[i]);
+    is_tunnelled.then(|| Encapsulation::of(context.snapshot, head(), batch.packets[i].dst)).flatten()
+}
+
+fn added_bytes(encapsulation: Option<&Encapsulation>) -> usize {
+    encapsulation.map_or(0, Encapsulation::bytes)
+}
+
+/// Cuts a packet into segments, each with outer headers if it leaves by a tunnel. Returns false without frames for them.
+fn cut(
+    batch: &mut Batch,
+    i: usize,
+    umem: &Umem,
+    encapsulation: Option<&Encapsulation>,
+    free: &mut Vec<Frame>,
+) -> bool {
+    let (packet, frame) = (&batch.packets[i], &batch.frames[i]);
+    if free.len() < frames_of_segments(packet, frame, umem, added_bytes(encapsulation)) {
+        return false;
+    }
+    let count = segment(umem, packet, frame, free, &mut batch.segments);
+    let is_done = count > 0 && encapsulate_last(batch, count, umem, encapsulation, free);
+    batch.segment_counts[i] = if is_done { count as u8 } else { 0 };
+    is_done
+}
+
+/// Puts outer headers before the last `count` segments of a batch. Without room these are released.
+fn encapsulate_last(
+    batch: &mut Batch,
+    count: usize,
+    umem: &Umem,
+    encapsulation: Option<&Encapsulation>,
+    free: &mut Vec<Frame>,
+) -> bool {
+    let first = batch.segments.len() - count;
+    let is_done = encapsulation.is_none_or(|encapsulation| {
+        batch.segments.range_mut(first..).all(|segment| encapsulation.put(umem, segment, free))
+    });
+    if !is_done {
+        batch.segments.drain(first..).for_each(|segment| umem.release(segment, free));
+    }
+    is_done
 }
 
 /// Rewrites a packet for `adjacency`, from the Ethernet address `src` ([`Mac::to_bits`]), if it has no VLAN
@@ -152,7 +207,7 @@ pub(crate) fn rewrite_fast(
 ) -> bool {
     let is_plain = (usize::from(packet.l3) == ethernet::HEADER_BYTES)
         & (adjacency.vlan == 0)
-        & !adjacency.is_uplink
+        & !adjacency.is_uplink()
         & !packet.unfinished
         & frame.is_plain();
     if !is_plain {
@@ -188,7 +243,7 @@ pub(crate) fn rewrite_frame(
     let Some(ip) = bytes.get_mut(l3..) else { return false };
     rewrite_ip(ip, packet);
     if packet.unfinished {
-        finish_checksum(umem, frame, packet, l3, adjacency.takes_segments || frame.has_virtio_header());
+        finish_checksum(umem, frame, packet, l3, adjacency.takes_segments() || frame.has_virtio_header());
     }
     true
 }

@@ -134,7 +134,7 @@ pub(in crate::dataplane) fn forward_via(
 ) {
     // The switch forwards no transit traffic: frames from an uplink are for this node, or of flows to Services with backends
     // elsewhere.
-    if adjacency.is_uplink && came_by_uplink(batch, i, context) && !is_translated(batch, i) {
+    if adjacency.is_uplink() && came_by_uplink(batch, i, context) && !is_translated(batch, i) {
         return batch.drop(i, DropReason::NoRoute);
     }
     let mac =
@@ -153,7 +153,7 @@ pub(in crate::dataplane) fn forward_via(
 /// The learned Ethernet address of the next station, for an adjacency without one; zero where it is unknown.
 #[inline(never)]
 fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, adjacency: Adjacency) -> u64 {
-    if !adjacency.is_uplink {
+    if !adjacency.is_uplink() {
         return context.neighbors.port_mac_bits(adjacency.out);
     }
     let neighbor = context.snapshot.neighbor(number, batch.packets[i].dst);
@@ -210,7 +210,7 @@ fn solicit(batch: &mut Batch, i: usize, context: &Context<'_>, rate_limits: &mut
     let Some((out, neighbor)) = context.snapshot.neighbor(number, batch.packets[i].dst) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    if context.snapshot.hop_and_adjacency(number).1.is_uplink {
+    if context.snapshot.hop_and_adjacency(number).1.is_uplink() {
         rate_limits.solicit_on_uplink(batch.in_ports[i], out, neighbor, context.now_ms);
     } else {
         rate_limits.solicit(out, neighbor, context.now_ms);
@@ -228,7 +228,12 @@ fn send_icmp_error(
     let packet = &batch.packets[i];
     // An ICMP error causes no further one, and takes nothing from the rate limit.
     if packet.kind == Kind::Flow && rate_limits.allow_icmp_error(batch.in_ports[i], context.now_ms) {
-        batch.answers[i] =
-            gateway::icmp_error(context.umem, &mut batch.frames[i], packet, context.snapshot, icmp_error);
+        batch.answers[i] = gateway::icmp_error(
+            context.umem,
+            &mut batch.frames[i],
+            packet,
+            (context.snapshot, batch.in_ports[i]),
+            icmp_error,
+        );
     }
 }

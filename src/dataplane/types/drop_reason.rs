@@ -105,6 +105,10 @@ drop_reasons! {
     Masquerade => "masquerade",
     /// A packet to an external port of masqueraded flows that no flow with its source has.
     MasqueradeUnknown => "masquerade-unknown",
+    /// A packet in a tunnel whose sender is not the node that its source belongs to, or of another network identifier.
+    TunnelPeer => "tunnel-peer",
+    /// A packet in a tunnel that a router has marked as congested, of a sender that does not take marks (RFC 6040).
+    TunnelCongestion => "tunnel-congestion",
     /// Beyond the rate of packets from the source pod.
     BandwidthEgress => "bandwidth-egress",
     /// Beyond the rate of packets to the destination pod.

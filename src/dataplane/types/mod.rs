@@ -29,6 +29,6 @@ pub use route_report::{NeighborState, PathHop, PathNeighbor, RouteOrigin, RouteR
 pub use service_flows::ServiceFlows;
 pub use settings::{
     Backend, ConntrackSettings, FlowMemory, MasqueradeSettings, Polling, SHARED_MEMORY, Scheduling, Settings,
-    Timeouts, flow_directory_in_shared_memory,
+    Timeouts, TunnelMode, TunnelSettings, flow_directory_in_shared_memory,
 };
 pub use worker_times::{StageTime, TimeCounts, WorkerTimes};

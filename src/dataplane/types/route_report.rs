@@ -34,7 +34,10 @@ pub struct RouteReport {
     pub origin: RouteOrigin,
     /// Way of the packets.
     pub hop: PathHop,
-    /// MTU of the egress port: largest IP packet, bytes.
+    /// Node at the other end of the tunnel that the packets take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<IpAddr>,
+    /// Largest IP packet that leaves, bytes.
     pub mtu: Option<u16>,
     /// Next hop on the link. `None` without an open port, and for a prefix whose destinations are all on the link.
     pub neighbor: Option<PathNeighbor>,

@@ -56,6 +56,37 @@ pub struct Settings {
     pub conntrack: ConntrackSettings,
     /// Address of the node and external ports of flows that are masqueraded, if flows may be.
     pub masquerade: Option<MasqueradeSettings>,
+    /// Tunnels to other nodes, if there may be any.
+    pub tunnel: Option<TunnelSettings>,
+}
+
+/// Tunnels to other nodes (VXLAN, RFC 7348). Uplinks take their packets from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunnelSettings {
+    /// Nodes whose pods are reached by a tunnel.
+    pub mode: TunnelMode,
+    /// UDP port of all nodes.
+    pub port: u16,
+    /// VXLAN network identifier of all nodes, 24 bits.
+    pub vni: u32,
+    /// Addresses of this node, between which and other nodes tunnels lie: the first one of each family.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl TunnelSettings {
+    /// This node's end of tunnels of a family.
+    pub(crate) fn address(&self, v4: bool) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|address| address.is_ipv4() == v4)
+    }
+}
+
+/// Nodes whose pods are reached by a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunnelMode {
+    /// Those that are reached by a router.
+    Auto,
+    /// All.
+    Always,
 }
 
 /// External ends of masqueraded flows. Uplinks take packets to them from the kernel.
@@ -226,6 +257,7 @@ impl Default for Settings {
             pin_directory: "/sys/fs/bpf/palisade".into(),
             conntrack: ConntrackSettings::default(),
             masquerade: None,
+            tunnel: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 // The XDP program of a NIC that the switch shares with the kernel: IPv4 and IPv6 frames for this node's pods go to the
 // AF_XDP socket of the queue that they came in by, and are dropped where there is none, because the switch is down.
 // So do packets for ports of Services, at external addresses and at those of the node, packets for external ports of
-// masqueraded flows, and ICMP errors about replies of these. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
+// masqueraded flows, ICMP errors about replies of these, and what comes by tunnels. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
 //
 // A frame without a tag counts, and one with the port's own 802.1Q tag. Other tags are other networks, where the same
 // addresses may be somebody else's. Identifier 0 is a priority and no network: the kernel takes off any number of such
@@ -63,6 +63,7 @@ static long (*bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, 
 #define ICMP_HEADER_BYTES 8
 #define ICMP_IDENTIFIER_OFFSET 4
 #define FRAGMENTS_MAX 4096
+#define IPV4_HEADER_BYTES 20
 #define IPV6_HEADER_BYTES 40
 
 // By receive queue, its socket. The loader sets the number of entries to the port's number of queues.
@@ -169,11 +170,16 @@ struct constants {
 	// Addresses of the node that masqueraded flows have, IPv4 as ::ffff:a.b.c.d; zeros for a family without.
 	__u8 external_v4[16];
 	__u8 external_v6[16];
+	// Addresses of the node at which tunnels end, in the same form.
+	__u8 tunnel_v4[16];
+	__u8 tunnel_v6[16];
 	// External ports, and identifiers of ICMP queries; bounds are in the ranges.
 	__u16 first_port, last_port;
 	__u16 first_identifier, last_identifier;
 	// 802.1Q identifier, 0 without one.
 	__u16 vlan;
+	// UDP port of tunnels, 0 without.
+	__u16 tunnel_port;
 };
 
 const volatile struct constants port_constants SEC(".rodata.port") = {};
@@ -378,7 +384,24 @@ static inline int is_for_port(struct xdp_md *frame, int is_v4, __u32 l3, const _
 	return bpf_map_lookup_elem(&service_ports, &key) != 0;
 }
 
-// Whether the packet at `l3` is for a Service or a masqueraded flow.
+// Whether the packet at `l3` comes by a tunnel. It has no options, extension headers or fragments.
+static inline int is_by_tunnel(struct xdp_md *frame, int is_v4, __u32 l3, const __u8 destination[16])
+{
+	__u8 end[16], protocol;
+	__u16 port;
+
+	if (!port_constants.tunnel_port)
+		return 0;
+	for (int i = 0; i < 16; i++)
+		end[i] = is_v4 ? port_constants.tunnel_v4[i] : port_constants.tunnel_v6[i];
+	return is_same(destination, end) &&
+	       !bpf_xdp_load_bytes(frame, l3 + (is_v4 ? 9 : 6), &protocol, sizeof(protocol)) &&
+	       protocol == PROTOCOL_UDP &&
+	       !bpf_xdp_load_bytes(frame, l3 + (is_v4 ? IPV4_HEADER_BYTES : IPV6_HEADER_BYTES) + 2, &port, sizeof(port)) &&
+	       NETWORK(port) == port_constants.tunnel_port;
+}
+
+// Whether the packet at `l3` is for a Service or a masqueraded flow, or comes by a tunnel.
 static inline int is_translated(struct xdp_md *frame, int is_v4, __u32 l3)
 {
 	struct datagram datagram = {};
@@ -390,6 +413,8 @@ static inline int is_translated(struct xdp_md *frame, int is_v4, __u32 l3)
 	if (load_address(frame, is_v4, l3 + (is_v4 ? DESTINATION_OFFSET_IPV4 : DESTINATION_OFFSET_IPV6),
 			 datagram.destination))
 		return 0;
+	if (is_by_tunnel(frame, is_v4, l3, datagram.destination))
+		return 1;
 	for (int i = 0; i < 16; i++)
 		external[i] = is_v4 ? port_constants.external_v4[i] : port_constants.external_v6[i];
 	is_external = is_same(datagram.destination, external);

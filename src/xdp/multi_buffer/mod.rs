@@ -15,7 +15,7 @@ use super::umem_area::UmemArea;
 use crate::limits::{MTU_MAX, MTU_OF_ONE_FRAME_MAX, MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX};
 
 /// Longest header that is prepended to a packet with a full head.
-const PUSH_MAX: usize = 8;
+const PUSH_MAX: usize = crate::net::vxlan::overhead_bytes(false);
 
 /// Returns the largest MTU that a switch carries on this kernel, bytes. AF_XDP takes packets of several buffers since
 /// Linux 6.6.

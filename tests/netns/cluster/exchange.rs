@@ -62,6 +62,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
         Ok(from.ip())
     });
     let mut stream = client.enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     assert_eq!(stream.peer_addr()?, to, "the client sees another address than it has connected to");
     stream.set_read_timeout(Some(PATIENCE))?;
     let data: Vec<u8> = (0..TRANSFER).map(|n| (n % 251) as u8).collect();

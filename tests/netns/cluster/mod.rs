@@ -4,6 +4,7 @@ mod exchange;
 mod host;
 mod rig;
 mod services;
+mod tunnel;
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,8 @@
 //! Cluster as it is shipped: nodes prepared by `prepare-node.sh`, switches with the configuration of the `ConfigMap`, pods made
 //! by `palisade-cni` with its own conflist. Nothing else gives a node or a pod an address, a route or a setting for pods.
 //!
-//! The nodes share a network, whose router knows nothing of pods. Behind it is a host outside, with the API server.
+//! Two nodes share a network, whose router knows nothing of pods. Behind it are a third node, and a host outside with the API
+//! server.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -27,9 +28,13 @@ const CONFIGURATION: &str = "/run/palisade-node";
 /// Number of a node in its addresses, and in those of its pods.
 pub(crate) type Number = u8;
 
-/// Addresses of a host in the network of the nodes.
-fn node_network(host: Number) -> [IpAddr; 2] {
-    [format!("192.0.2.{host}"), format!("2001:db8:2::{host}")].map(|text| text.parse().unwrap())
+/// The node in a network of its own.
+pub(crate) const FAR: Number = 3;
+
+/// Addresses of a host in the network of a node.
+fn node_network(node: Number, host: Number) -> [IpAddr; 2] {
+    let [v4, v6] = if node == FAR { ["203.0.113", "2001:db8:3:"] } else { ["192.0.2", "2001:db8:2:"] };
+    [format!("{v4}.{host}"), format!("{v6}:{host}")].map(|text| text.parse().unwrap())
 }
 
 /// Addresses of the host outside.
@@ -87,13 +92,19 @@ impl Cluster {
         router.set("net/ipv6/conf/all/forwarding", "1");
         router.run("ip link add nodes type bridge mcast_snooping 0");
         router.run("ip link set nodes up");
-        address(&router, "nodes", node_network(ROUTER));
+        address(&router, "nodes", node_network(1, ROUTER));
         cable(&outside_host, "eth0", &router, "outside");
         address(&outside_host, "eth0", outside());
         address(&router, "outside", ["198.51.100.254", "2001:db8:99::fe"].map(|text| text.parse().unwrap()));
         // The host outside knows the nodes, as the router does, and no pod.
-        outside_host.run("ip route add 192.0.2.0/24 via 198.51.100.254");
-        outside_host.run("ip route add 2001:db8:2::/64 via 2001:db8:99::fe");
+        for [network, router] in [
+            ["192.0.2.0/24", "198.51.100.254"],
+            ["203.0.113.0/24", "198.51.100.254"],
+            ["2001:db8:2::/64", "2001:db8:99::fe"],
+            ["2001:db8:3::/64", "2001:db8:99::fe"],
+        ] {
+            outside_host.run(&format!("ip route add {network} via {router}"));
+        }
         let listener = outside_host.enter(|| TcpListener::bind(SocketAddr::new(outside()[0], 6443))).unwrap();
         let api = ApiServer::at(listener);
         api.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}));
@@ -108,21 +119,33 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a node as the `DaemonSet` does, and puts its object.
-    fn join(&mut self, number: Number, edits: &[[&str; 2]]) {
-        let kubeconfig = self.api.kubeconfig(&json!({}));
-        let node = &mut self.nodes[usize::from(number) - 1];
+    /// Puts the object of a node.
+    fn put_object(&self, number: Number, node: &Node) {
         let addresses = node.addresses.map(|address| json!({"type": "InternalIP", "address": address}));
         self.api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.host.name},
             "spec": {"podCIDRs": [format!("10.244.{number}.0/24"), format!("fd00:244:{number}::/64")]},
             "status": {"addresses": addresses}}));
+    }
+
+    /// Makes a node without a switch, and puts its object.
+    pub(crate) fn bare_node(&self, number: Number) -> Node {
+        let node = Node::new(number, &self.router);
+        self.put_object(number, &node);
+        node
+    }
+
+    /// Starts a node as the `DaemonSet` does, and puts its object.
+    fn join(&mut self, number: Number, edits: &[[&str; 2]]) {
+        self.put_object(number, &self.nodes[usize::from(number) - 1]);
+        let kubeconfig = self.api.kubeconfig(&json!({}));
+        let node = &mut self.nodes[usize::from(number) - 1];
         node.prepare(&kubeconfig, edits);
         node.start();
     }
 
     /// Puts the object of a node without a host, with this prefix of pods.
     pub(crate) fn put_node(&self, number: Number, prefix: &str) {
-        let address = json!({"type": "InternalIP", "address": node_network(number)[0]});
+        let address = json!({"type": "InternalIP", "address": format!("192.0.2.{number}")});
         self.api
             .put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{number}")},
             "spec": {"podCIDRs": [prefix]}, "status": {"addresses": [address]}}));
@@ -244,10 +267,14 @@ impl Node {
         }
         let port = format!("node{number}");
         cable(&host, "eth0", router, &port);
-        router.run(&format!("ip link set {port} master nodes"));
-        let addresses = node_network(number);
+        if number == FAR {
+            address(router, &port, node_network(FAR, ROUTER));
+        } else {
+            router.run(&format!("ip link set {port} master nodes"));
+        }
+        let addresses = node_network(number, number);
         address(&host, "eth0", addresses);
-        let [v4, v6] = node_network(ROUTER);
+        let [v4, v6] = node_network(number, ROUTER);
         host.run(&format!("ip route add default via {v4}"));
         host.run(&format!("ip route add default via {v6}"));
         Node { host, addresses, switch: None }
@@ -385,7 +412,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && self.switch.is_some() {
             eprintln!("{}:\n{}", self.host.name, self.log());
         }
         if let Some(switch) = &mut self.switch {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use palisade::dataplane::{
     Bandwidth, ConntrackSettings, DesiredState, Gateway, NodeAttachment, PodAttachment, PortCounters,
-    PortKind, Route, Settings, SimulatedPort, Simulation,
+    PortKind, Route, Settings, SimulatedPort, Simulation, TunnelSettings,
 };
 use palisade::ids::{AttachmentId, PortId};
 use palisade::tables::PodName;
@@ -105,6 +105,10 @@ pub(crate) struct Setting {
     pub(crate) services: Option<Arc<palisade::tables::ServiceSet>>,
     /// Masquerading of what pods send outside.
     pub(crate) masquerade: Option<Arc<palisade::dataplane::Masquerade>>,
+    /// Tunnels to other nodes.
+    pub(crate) tunnel: Option<TunnelSettings>,
+    /// Routes to the pods of other nodes: prefixes and nodes.
+    pub(crate) nodes: Vec<(ipnet::IpNet, IpAddr)>,
 }
 
 impl Setting {
@@ -119,6 +123,8 @@ impl Setting {
             bandwidths: [Bandwidth::default(); PODS],
             services: None,
             masquerade: None,
+            tunnel: None,
+            nodes: Vec::new(),
         }
     }
 
@@ -153,7 +159,19 @@ impl Setting {
             prefix: prefix.parse().unwrap(),
             port: UPLINK,
             next_hop,
+            node: false,
         };
+        let nodes = self.nodes.iter().map(|(prefix, node)| Route {
+            prefix: *prefix,
+            port: UPLINK,
+            next_hop: Some(*node),
+            node: true,
+        });
+        let plain = [
+            route("0.0.0.0/0", Some(router_address()[0])),
+            route("::/0", Some(router_address()[1])),
+            route("192.0.2.0/24", None),
+        ];
         DesiredState {
             tables,
             fail_open: self.fail_open,
@@ -167,13 +185,10 @@ impl Setting {
                 mac: Some(palisade::net::mac::Mac(mac(HOST))),
             }),
             pod_prefixes: pod_prefixes().to_vec(),
-            routes: vec![
-                route("0.0.0.0/0", Some(router_address()[0])),
-                route("::/0", Some(router_address()[1])),
-                route("192.0.2.0/24", None),
-            ],
+            routes: plain.into_iter().chain(nodes).collect(),
             services: self.services.clone(),
             masquerade: self.masquerade.clone(),
+            tunnel: self.tunnel.clone(),
         }
     }
 }

@@ -249,6 +249,7 @@ fn nothing_of_a_client_passes_to_a_backend_that_has_left_the_node() {
         let mut desired = setting.desired();
         desired.pod_prefixes.clear();
         desired.routes.push(palisade::dataplane::Route {
+            node: false,
             prefix: ipnet::IpNet::from(moved),
             port: UPLINK,
             next_hop: None,

@@ -44,7 +44,7 @@ pub(in crate::dataplane::pipeline) fn answer_denied(
             batch.answers[i] = if packet.protocol == Protocol::TCP && packet.whole {
                 reset(context.umem, frame, packet)
             } else {
-                icmp_error(context.umem, frame, packet, context.snapshot, icmp_answer)
+                icmp_error(context.umem, frame, packet, (context.snapshot, batch.in_ports[i]), icmp_answer)
             };
         }
     }

@@ -84,7 +84,7 @@ impl Bench {
     }
 
     fn icmp_error(&mut self, what: IcmpError) -> bool {
-        icmp_error(&self.umem, &mut self.frame, &self.packet, &self.snapshot, what)
+        icmp_error(&self.umem, &mut self.frame, &self.packet, (&self.snapshot, PortId(0)), what)
     }
 
     fn bytes(&self) -> &[u8] {

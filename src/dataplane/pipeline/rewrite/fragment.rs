@@ -44,9 +44,9 @@ impl FragmentSizes {
         self.payload.div_ceil(self.bytes)
     }
 
-    /// Frames that the fragments take, at most.
-    pub(super) fn frames(&self) -> usize {
-        self.count() * (self.l3 + self.header + self.bytes).div_ceil(Umem::PACKET_ROOM)
+    /// Frames that the fragments take, at most, with `added` bytes of outer headers each.
+    pub(super) fn frames(&self, added: usize) -> usize {
+        self.count() * (added + self.l3 + self.header + self.bytes).div_ceil(Umem::PACKET_ROOM)
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn fragment(
     out: &mut VecDeque<Frame>,
 ) -> usize {
     let count = sizes.count();
-    if free.len() < sizes.frames() || out.capacity() - out.len() < count {
+    if free.len() < sizes.frames(0) || out.capacity() - out.len() < count {
         return 0;
     }
     let (headers, first) = umem.data(frame).split_at(sizes.l3 + sizes.header);

@@ -14,10 +14,10 @@ use crate::xdp::{Frame, Umem};
 /// Congestion Window Reduced (RFC 3168 section 6.1): "set [...] in the first new data packet".
 const CWR: u8 = 0x80;
 
-/// Frames that the segments of a packet take.
-pub(super) fn frames_of_segments(packet: &Packet, frame: &Frame, umem: &Umem) -> usize {
+/// Frames that the segments of a packet take, with `added` bytes of outer headers each.
+pub(super) fn frames_of_segments(packet: &Packet, frame: &Frame, umem: &Umem, added: usize) -> usize {
     let Some(segments) = Segments::of(packet, frame, umem) else { return frame.frames() };
-    segments.count() * (segments.headers + segments.bytes).div_ceil(Umem::PACKET_ROOM)
+    segments.count() * (added + segments.headers + segments.bytes).div_ceil(Umem::PACKET_ROOM)
 }
 
 /// Segments of a packet, as numbers of bytes.
@@ -65,7 +65,7 @@ pub(super) fn segment(
     let Some(segments) = Segments::of(packet, frame, umem) else { return 0 };
     let count = segments.count();
     let is_room =
-        free.len() >= frames_of_segments(packet, frame, umem) && out.capacity() - out.len() >= count;
+        free.len() >= frames_of_segments(packet, frame, umem, 0) && out.capacity() - out.len() >= count;
     if !is_room {
         return 0;
     }

@@ -82,7 +82,7 @@ fn the_short_way_takes_what_needs_no_more_than_addresses_and_ttl() {
         assert!(takes(&spec, adjacency(0)));
         assert!(!takes(&spec, adjacency(5)));
         assert!(
-            !takes(&spec, Adjacency { is_uplink: true, ..adjacency(0) }),
+            !takes(&spec, Adjacency { egress: Egress::Uplink, ..adjacency(0) }),
             "it leaves from another address"
         );
         for vlan in [0, 5] {

@@ -144,7 +144,7 @@ pub(in crate::dataplane::pipeline) fn leaves_masqueraded(
 ) -> bool {
     let packet = &batch.packets[i];
     let (true, Some(_), Some(masquerade), Some(port)) = (
-        batch.adjacencies[i].is_uplink,
+        batch.adjacencies[i].is_uplink(),
         context.external_ports,
         context.snapshot.masquerade(),
         context.snapshot.port(batch.in_ports[i]),
@@ -163,7 +163,7 @@ pub(in crate::dataplane::pipeline) fn choose_external_port(
     flow_hash: u64,
 ) -> Result<Option<Choice>, DropReason> {
     if !leaves_masqueraded(batch, i, context) {
-        let is_transit = batch.adjacencies[i].is_uplink && is_uplink(batch, i, context);
+        let is_transit = batch.adjacencies[i].is_uplink() && is_uplink(batch, i, context);
         return if is_transit { Err(DropReason::NoRoute) } else { Ok(None) };
     }
     let (Some(masquerade), Some(ports)) = (context.snapshot.masquerade(), context.external_ports) else {

@@ -29,7 +29,7 @@ fn segments_of(bytes: &[u8], header: VirtioNet, vlan: u16) -> Vec<Vec<u8>> {
     assert!(rewrite_frame(&umem, &mut frame, &packet, adjacency, 0, &mut free));
     let before = free.len();
     let mut out = VecDeque::with_capacity(400);
-    let needed = frames_of_segments(&packet, &frame, &umem);
+    let needed = frames_of_segments(&packet, &frame, &umem, 0);
     let count = segment(&umem, &packet, &frame, &mut free, &mut out);
     assert_eq!(count, out.len());
     assert_eq!(before - free.len(), out.iter().map(Frame::frames).sum::<usize>());
