@@ -492,32 +492,48 @@ fn marks_of_congestion_pass_through_a_tunnel() {
     }
 }
 
-#[test]
-fn fragments_of_a_datagram_arrive_by_a_tunnel_in_any_order() {
-    let mut rig = rig();
-    let whole = Spec {
-        payload: vec![7; 64],
-        ..packet(remote_pod(2)[0], pod_address(0)[0], Transport::Udp { ports: [CLIENT, TARGET] })
-    };
+/// Frames of the two fragments of a datagram of the other node's pod.
+fn fragments_of(whole: &Spec) -> [Vec<u8>; 2] {
     let packet = whole.ip();
-    let fragment = |from: usize, to: usize, more: bool| {
+    let end = packet.len() - 20;
+    [(0, 40, 0x2000), (40, end, 0)].map(|(from, to, more)| {
         let mut header = packet[..20].to_vec();
-        let total = (20 + to - from) as u16;
-        header[2..4].copy_from_slice(&total.to_be_bytes());
+        header[2..4].copy_from_slice(&((20 + to - from) as u16).to_be_bytes());
         header[4..6].copy_from_slice(&[0, 9]);
-        let offset = (from / 8) as u16 | if more { 0x2000 } else { 0 };
-        header[6..8].copy_from_slice(&offset.to_be_bytes());
+        header[6..8].copy_from_slice(&((from / 8) as u16 | more).to_be_bytes());
         header[10..12].fill(0);
         let checksum = !ones_sum(&header);
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
         let inner = [header, packet[20 + from..20 + to].to_vec()].concat();
         addressed(UPLINK, &around(&inner, remote()[0], VNI, 50_000)).bytes()
-    };
-    assert_eq!(rig.send_on(0, UPLINK, &[fragment(40, 72, false)]), []);
-    let mut out = rig.send_on(0, UPLINK, &[fragment(0, 40, true)]);
-    rig.sim.step();
-    out.extend(rig.collect());
-    assert_eq!(out.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [A, A]);
-    let carried: Vec<u8> = out.iter().flat_map(|(_, frame)| frame[34..].to_vec()).collect();
-    assert_eq!(carried, packet[20..]);
+    })
+}
+
+#[test]
+fn fragments_of_a_datagram_arrive_by_a_tunnel_in_any_order() {
+    let masqueraded = crate::masquerade::setting().masquerade;
+    for (to, dst, masquerade) in [
+        (A, pod_address(0)[0], None),
+        (HOST, node_address()[0], None),
+        // The address of the node is also that of masqueraded flows.
+        (HOST, node_address()[0], masqueraded),
+    ] {
+        for first in [0, 1] {
+            let settings = Settings { masquerade: Some(crate::masquerade::external()), ..settings() };
+            let setting = Setting { masquerade: masquerade.clone(), ..setting(TunnelMode::Auto) };
+            let mut rig = Rig::with_settings(&settings, &setting);
+            let whole = Spec {
+                payload: vec![7; 64],
+                ..packet(remote_pod(2)[0], dst, Transport::Udp { ports: [CLIENT, TARGET] })
+            };
+            let fragments = fragments_of(&whole);
+            let mut out = rig.send_on(0, UPLINK, &[fragments[first].clone()]);
+            out.extend(rig.send_on(0, UPLINK, &[fragments[1 - first].clone()]));
+            rig.sim.step();
+            out.extend(rig.collect());
+            assert_eq!(out.iter().map(|(to, _)| *to).collect::<Vec<_>>(), [to, to]);
+            let carried: Vec<u8> = out.iter().flat_map(|(_, frame)| frame[34..].to_vec()).collect();
+            assert_eq!(carried, whole.ip()[20..]);
+        }
+    }
 }

@@ -414,6 +414,8 @@ impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() && self.switch.is_some() {
             eprintln!("{}:\n{}", self.host.name, self.log());
+            let counters = self.client().counters().unwrap_or_default();
+            counters.ports.iter().for_each(|(port, counters)| eprintln!("{port}: {:?}", counters.drops));
         }
         if let Some(switch) = &mut self.switch {
             let _ = switch.kill();

@@ -6,7 +6,7 @@ use palisade::lab::PodPorts;
 use serde_json::json;
 
 use super::assert_path;
-use super::exchange::{PORT, exchange_at, ping_once};
+use super::exchange::{PORT, connects, exchange_at, ping_once};
 use super::rig::{Backend, Cluster, FAR, Number, outside};
 use crate::support::capture::Capture;
 use crate::support::closed::drops;
@@ -89,6 +89,10 @@ fn policy_and_services_hold_between_networks() {
     let spec = json!({"type": "NodePort", "nodePort": 30_080});
     cluster.put_service("web", virtual_addresses, &spec, &backend);
     far.addresses.iter().for_each(|address| cluster.wait_for_backend("web", *address));
+    for address in virtual_addresses {
+        let at = SocketAddr::new(address, 80);
+        eventually("sockets have the backend", || connects(&node.host, &far, at));
+    }
     for family in [0, 1] {
         let [of_node, of_far_node] = [node, far_node].map(|node| node.addresses[family]);
         let by_name = SocketAddr::new(virtual_addresses[family], 80);
@@ -98,8 +102,8 @@ fn policy_and_services_hold_between_networks() {
         assert_eq!(exchange_at(&cluster.outside, &far, asked), Ok(of_node), "outside to NodePort");
         assert_eq!(
             exchange_at(&far_node.host, &far, asked),
-            Ok(of_far_node),
-            "the backend's node to NodePort"
+            Ok(of_node),
+            "the node of the backend to NodePort"
         );
         let asked = SocketAddr::new(of_far_node, 30_080);
         assert_eq!(exchange_at(&cluster.outside, &far, asked), Ok(outside()[family]), "outside to its node");

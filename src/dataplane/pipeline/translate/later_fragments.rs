@@ -120,7 +120,10 @@ pub(in crate::dataplane::pipeline) fn translate_later_fragment(
         (None, Some(source)) => {
             batch.translate(i, Translation::new(TranslationKind::Reply, true, (source.address, 0)), 0);
         }
-        (None, None) if is_to_external => batch.drop(i, DropReason::MasqueradeUnknown),
+        // Of those from the wire an uplink brings no other ones; by tunnels come those to the node itself.
+        (None, None) if is_to_external && !batch.by_tunnel[i] && !batch.waited[i] => {
+            batch.drop(i, DropReason::MasqueradeUnknown);
+        }
         (None, None) => {
             if let Some(services) = services {
                 refuse_other(batch, i, services);
