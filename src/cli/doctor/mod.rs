@@ -6,6 +6,7 @@ mod host;
 mod interfaces;
 mod leftovers;
 mod services;
+mod tunnel;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -47,6 +48,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<ExitCode, CliError> 
     checks.extend(interfaces::checks(&config, running.as_deref()));
     checks.extend(external_ports::check(&config));
     checks.extend(services::checks(&config));
+    checks.extend(tunnel::checks(&config));
     checks.extend(leftovers::checks(&config));
     match arguments.output {
         Output::Json => output::json(&checks)?,

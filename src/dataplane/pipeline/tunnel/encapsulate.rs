@@ -41,10 +41,8 @@ impl Encapsulation {
     ) -> Option<Encapsulation> {
         let tunnels = snapshot.tunnels()?;
         let packet = head.get(ethernet::parse(head)?.header_bytes..)?;
-        let src = match is_v4(dst) {
-            true => from_v4(ipv4::Ipv4::new(packet)?.src()),
-            false => ipv6::Ipv6::new(packet)?.src(),
-        };
+        let src =
+            if is_v4(dst) { from_v4(ipv4::Ipv4::new(packet)?.src()) } else { ipv6::Ipv6::new(packet)?.src() };
         let remote = snapshot.tunnel_of(src, dst)?;
         Some(Encapsulation {
             own: tunnels.own(is_v4(remote)),
@@ -130,10 +128,10 @@ impl Encapsulation {
 /// Source port by a hash of the flow of an inner packet: routers and receive queues spread flows by it, and keep the packets of each
 /// in order.
 fn source_port(packet: &[u8], addresses: Address) -> u16 {
-    let ports = match packet.first() {
-        Some(0x45) if packet[6] & 0x3f == 0 && packet[7] == 0 => packet.get(ipv4::HEADER_BYTES..),
-        Some(first) if first >> 4 == 6 => packet.get(ipv6::HEADER_BYTES..),
-        _ => None,
+    let ports = match ipv4::Ipv4::new(packet).filter(|ip| ip.version() == 4) {
+        Some(ip) if ip.is_fragment() => None,
+        Some(ip) => packet.get(ip.header_bytes()..),
+        None => packet.get(ipv6::HEADER_BYTES..),
     };
     let ports = ports.and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let mixed = (addresses >> 64) as u64 ^ addresses as u64 ^ u64::from(ports) << 16;
