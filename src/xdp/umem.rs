@@ -135,6 +135,14 @@ impl Umem {
         self.data_mut(frame)[start + field..][..2].copy_from_slice(&checksum.to_be_bytes());
     }
 
+    /// Leaves a checksum to the kernel, or computes it: from `start` on, over the sum in its field, which is `field` bytes from
+    /// there.
+    pub fn leave_or_finish_checksum(&self, frame: &mut Frame, start: usize, field: usize) {
+        if !self.leaves_checksums() || !frame.leave_checksum(start, field) {
+            self.finish_checksum(frame, start, field);
+        }
+    }
+
     /// Computes a checksum that is left to the kernel: the packet gets further headers.
     #[inline]
     pub fn finish_left_checksum(&self, frame: &mut Frame) {

@@ -190,7 +190,7 @@ fn only_the_node_of_a_pod_may_send_from_it_and_only_by_the_tunnel() {
             is_refused(&mut rig, &spec, DropReason::TunnelPeer);
         }
         is_refused(&mut rig, &datagram(other, own), DropReason::Spoofed);
-        // What has come by the tunnel does not leave by an uplink again.
+        // No packet leaves a tunnel by an uplink.
         for dst in [remote_pod(3)[family], outside_address(5)[family], node] {
             is_refused(&mut rig, &around(&datagram(other, dst).ip(), node, VNI, 1), DropReason::NoRoute);
         }

@@ -57,7 +57,7 @@ pub(in crate::dataplane) fn next_hops(desired: &DesiredState) -> BTreeSet<(PortI
 /// Ways to all prefixes. Their order numbers the hops.
 pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<IpNet, Way> {
     let mut prefixes: BTreeMap<IpNet, Way> = configured(desired).collect();
-    // What a pod sends to a node takes the tunnel to its pods: nothing between the nodes has a route back.
+    // Packets of a pod to a node take the tunnel to its pods: nothing between the nodes has a route back.
     let is_remote = |way: &Way| way.remote.map(|remote| (IpNet::from(unpack(remote)), *way));
     let remotes: BTreeMap<IpNet, Way> = prefixes.values().filter_map(is_remote).collect();
     for (prefix, way) in remotes {

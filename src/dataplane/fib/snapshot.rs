@@ -1,6 +1,9 @@
 //! A snapshot of the FIB and the policy: a [`DesiredState`] laid out for lookup. It is immutable, and has a
 //! generation.
 
+mod sources;
+mod tunnels;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,9 +20,9 @@ use super::rules::{Change, Rules};
 use super::tunnel::Tunnels;
 use crate::dataplane::masquerade::MasqueradeView;
 use crate::dataplane::service::ServiceFib;
-use crate::dataplane::{DropReason, PortKind, RouteOrigin};
+use crate::dataplane::{DropReason, RouteOrigin};
 use crate::ids::{AclId, Generation, PortId};
-use crate::net::address::{self, Address, is_v4, pack};
+use crate::net::address::{Address, is_v4, pack};
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{RouteTable, RuleOrigin};
@@ -227,29 +230,6 @@ impl Snapshot {
         self.masquerade.as_ref()
     }
 
-    /// Tunnels to other nodes, if there are any.
-    #[inline]
-    pub(crate) fn tunnels(&self) -> Option<&Tunnels> {
-        self.tunnels.as_deref()
-    }
-
-    /// Other end of the tunnel of packets to an address.
-    pub(crate) fn tunnel_remote(&self, destination: Address) -> Option<Address> {
-        self.tunnels()?.remote(self.hop_number(destination)?)
-    }
-
-    /// Other end of the tunnel of packets from `source` to `destination`. What this node itself sends to another node takes none:
-    /// it answers to the node.
-    pub(crate) fn tunnel_of(&self, source: Address, destination: Address) -> Option<Address> {
-        let is_of_pod = || self.port_of_address(source).is_some_and(|(_, port)| port.is_pod());
-        self.tunnel_remote(destination).filter(|remote| *remote != destination || is_of_pod())
-    }
-
-    /// Whether packets from an address come by a tunnel only. A node itself needs none.
-    pub(crate) fn is_behind_tunnel(&self, source: Address) -> bool {
-        self.tunnel_remote(source).is_some_and(|remote| remote != source)
-    }
-
     /// A port, if it is open.
     #[inline]
     pub(crate) fn port(&self, port: PortId) -> Option<&PortView> {
@@ -309,34 +289,6 @@ impl Snapshot {
     pub(crate) fn ports(&self) -> impl Iterator<Item = (PortId, &PortView)> {
         let ports = self.ports.iter().enumerate();
         ports.filter_map(|(number, port)| Some((PortId(number as u16), port.as_ref()?)))
-    }
-
-    /// Whether packets from the address `source` may come by a port.
-    pub(crate) fn may_send(&self, port: &PortView, id: PortId, source: Address) -> bool {
-        if port.is_pod() {
-            port.owns(source)
-        } else {
-            // Behind ports without a pod there may be routers: any source address is allowed, except one that
-            // is known to be elsewhere, and one of Services inside the cluster: the switch alone sends from that. The
-            // node is not behind an uplink.
-            let is_own = |services: &ServiceFib| {
-                services.is_cluster_address(source)
-                    || port.kind == PortKind::Uplink && services.is_node_address(source)
-            };
-            !address::is_group(source)
-                && !self.is_elsewhere(source, id)
-                && !self.services().is_some_and(is_own)
-        }
-    }
-
-    /// Whether an address is the switch's own, in a prefix of this node's pods without a pod, or that of a
-    /// pod or the node behind a port other than this one.
-    pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
-        match self.hop(address) {
-            Some(Hop::Gateway | Hop::Nowhere) => true,
-            Some(Hop::Port(out, _)) if out != port => self.port(out).is_some_and(|out| out.owns(address)),
-            _ => false,
-        }
     }
 
     /// Whether the endpoint of a flow at this address is the same as when generation `epoch` evaluated the

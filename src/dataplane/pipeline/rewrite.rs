@@ -5,8 +5,7 @@ mod checksum;
 mod fragment;
 mod segment;
 
-pub(super) use self::checksum::finish_checksum;
-use self::checksum::finish_checksum_here;
+use self::checksum::{finish_checksum, finish_checksum_here};
 use self::fragment::{FragmentSizes, fragment};
 use self::segment::{frames_of_segments, segment};
 use super::batch::{Batch, Disposition, prefetch_frame};

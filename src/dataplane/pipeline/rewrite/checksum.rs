@@ -9,13 +9,7 @@ use crate::xdp::{Frame, Umem};
 /// Computes the checksum that the sender has left to the hardware, or leaves it to the kernel; with `leaves` to the
 /// receiver. The IP header begins `l3` bytes into the frame.
 #[inline(never)]
-pub(in crate::dataplane::pipeline) fn finish_checksum(
-    umem: &Umem,
-    frame: &mut Frame,
-    packet: &Packet,
-    l3: usize,
-    leaves: bool,
-) {
+pub(super) fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize, leaves: bool) {
     finish(umem, frame, packet, l3, leaves || umem.leaves_checksums());
 }
 

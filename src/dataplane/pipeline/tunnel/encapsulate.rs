@@ -2,10 +2,8 @@
 
 use crate::dataplane::PortKind;
 use crate::dataplane::fib::snapshot::Snapshot;
-use crate::dataplane::packet::Packet;
 use crate::dataplane::pipeline::batch::Batch;
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::pipeline::rewrite::finish_checksum;
 use crate::net::address::{Address, from_v4, is_v4};
 use crate::net::checksum::pseudo_header;
 use crate::net::flow::Protocol;
@@ -94,18 +92,11 @@ impl Encapsulation {
         ethernet::set_addresses(ethernet, self.inner_dst, header.src);
         ethernet[12..14].copy_from_slice(&header.ethertype.to_be_bytes());
         if !is_v4 {
-            let packet = Packet {
-                protocol: Protocol::UDP,
-                l3: l3 as u16,
-                l4: l4 as u16,
-                end: frame.len() as u16,
-                ..Packet::default()
-            };
             let bytes = umem.data_mut(frame);
             let addresses = &bytes[l3 + ipv6::ADDRESSES_OFFSET..l4];
             let sum = pseudo_header(addresses, Protocol::UDP, payload_bytes).fold();
             bytes[l4 + udp::CHECKSUM_OFFSET..][..2].copy_from_slice(&sum.to_be_bytes());
-            finish_checksum(umem, frame, &packet, l3, false);
+            umem.leave_or_finish_checksum(frame, l4, udp::CHECKSUM_OFFSET);
         }
         true
     }
