@@ -17,6 +17,7 @@ mod conntrack;
 mod report;
 mod services;
 mod two_workers;
+mod uplink;
 
 use std::collections::BTreeMap;
 
@@ -65,6 +66,9 @@ fn main() {
     }
     if run.wanted("workers") {
         run.pairs();
+    }
+    if run.wanted("uplink") {
+        uplink::compare(run.flows_max.min(10_000), run.rounds);
     }
     if run.wanted("conntrack") {
         for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= run.flows_max) {

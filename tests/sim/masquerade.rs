@@ -135,6 +135,16 @@ fn pods_keep_their_addresses_to_exceptions_to_each_other_and_to_the_node() {
 }
 
 #[test]
+fn a_table_that_is_nearly_full_gives_each_flow_a_port() {
+    let mut rig = rig();
+    let [pod, server] = [pod_address(0)[0], outside_address(5)[0]];
+    // 4,096 flows fit into the table.
+    for number in 0..3600 {
+        open(&mut rig, A, &datagram(pod, server, [CLIENT, 1000 + number]));
+    }
+}
+
+#[test]
 fn one_external_port_serves_flows_to_many_servers_and_one_flow_to_each() {
     let mut rig = rig();
     let server = |number: u16| outside_address(5 + usize::from(number % 4))[0];

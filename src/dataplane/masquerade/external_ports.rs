@@ -159,18 +159,24 @@ impl ExternalPorts {
             let port = (first + number * workers + worker) as u16;
             let end = ExternalEnd { port, ..*end };
             let hash = end.hash(conntrack);
-            self.find(conntrack, &end, hash).is_none().then_some(Choice { port, hash })
+            // Ports whose buckets are full of other flows are as good as taken.
+            let is_given = self.find(conntrack, &end, hash).is_some();
+            (!is_given && self.has_room(conntrack, hash)).then_some(Choice { port, hash })
         })
     }
 
-    /// Leads from a chosen external end to the flow in a slot. Returns false if its bucket is full of flows.
+    /// Whether the bucket of a hash has a free place.
+    fn has_room(&self, conntrack: &Conntrack, hash: u64) -> bool {
+        self.bucket(hash).0.iter().any(|place| is_free(conntrack, place.load(Relaxed)))
+    }
+
+    /// Leads from a chosen external end to the flow in a slot. Returns false if another worker has filled its bucket.
     pub(crate) fn insert(&self, choice: Choice, slot: Slot, conntrack: &Conntrack) -> bool {
         let new = word(slot, choice.port, choice.hash);
         let bucket = self.bucket(choice.hash);
-        let is_free = |word: u64| word == 0 || !is_of_flow(conntrack, word);
         bucket.0.iter().any(|place| {
             let word = place.load(Relaxed);
-            is_free(word) && place.compare_exchange(word, new, Release, Relaxed).is_ok()
+            is_free(conntrack, word) && place.compare_exchange(word, new, Release, Relaxed).is_ok()
         })
     }
 
@@ -218,12 +224,15 @@ fn own_end(conntrack: &Conntrack, slot: Slot, end: &ExternalEnd) -> Option<(Addr
     is_its.then_some(own)
 }
 
-/// Whether the slot of a word has a flow with the word's port.
-fn is_of_flow(conntrack: &Conntrack, word: u64) -> bool {
+/// Whether a word leads to no flow: the slot has none with its port.
+fn is_free(conntrack: &Conntrack, word: u64) -> bool {
     let slot = slot_of(word);
-    conntrack.entry_at(slot).is_some_and(|entry| {
-        entry.key().is_some()
-            && entry.flow_word(true).is_translated()
-            && conntrack.virtual_end(slot).external_port == (word >> 16) as u16
-    })
+    let is_of_flow = || {
+        conntrack.entry_at(slot).is_some_and(|entry| {
+            entry.key().is_some()
+                && entry.flow_word(true).is_translated()
+                && conntrack.virtual_end(slot).external_port == (word >> 16) as u16
+        })
+    };
+    word == 0 || !is_of_flow()
 }
