@@ -6,8 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-const SOURCES: &[&str] =
-    &["connect/connect", "xdp/bpf/count", "xdp/bpf/node", "xdp/bpf/port", "xdp/bpf/uplink"];
+const SOURCES: &[&str] = &[
+    "connect/connect",
+    "xdp/bpf/count",
+    "xdp/bpf/node",
+    "xdp/bpf/offload",
+    "xdp/bpf/port",
+    "xdp/bpf/uplink",
+];
 const HOW_TO_INSTALL: &str = "sudo apt-get install clang linux-libc-dev   (or `make setup`)";
 
 fn main() {

@@ -51,6 +51,8 @@ impl Config {
             tunnel.mode,
             tunnel.port,
             tunnel.vni,
+            offload.mode,
+            offload.lease_s,
             conntrack.flows,
             conntrack.pod_quota_percent,
             conntrack.tcp_pickup,
@@ -127,6 +129,7 @@ mod tests {
             ),
             ("services", &["replace_kube_proxy = true", "cgroup = \"/x\""]),
             ("tunnel", &["mode = \"auto\"", "port = 8472", "vni = 2"]),
+            ("offload", &["mode = \"kernel\"", "lease_s = 3"]),
             (
                 "conntrack",
                 &[

@@ -10,6 +10,7 @@ mod http;
 mod ipfix;
 mod log;
 mod masquerade;
+mod offload;
 mod read;
 mod services;
 mod settings;
@@ -35,6 +36,7 @@ pub use http::Http;
 pub use ipfix::Ipfix;
 pub use log::{Log, LogFormat};
 pub use masquerade::Masquerade;
+pub use offload::Offload;
 pub use read::ConfigError;
 pub use services::Services;
 pub use tunnel::Tunnel;
@@ -81,6 +83,8 @@ pub struct Config {
     pub services: Services,
     /// `[tunnel]`.
     pub tunnel: Tunnel,
+    /// `[offload]`.
+    pub offload: Offload,
     /// `[conntrack]`.
     pub conntrack: Conntrack,
     /// `[policy]`.

@@ -59,6 +59,7 @@ impl Config {
             },
             masquerade: self.masquerade.settings(),
             tunnel,
+            offload: self.offload.settings(),
         })
     }
 
@@ -103,6 +104,11 @@ impl Config {
         }
         if self.tunnel.mode.tunnel_mode().is_some() {
             return Some("tunnel.mode needs the backend af-xdp: with nftables the kernel has the tunnels");
+        }
+        if self.offload.settings().is_some() {
+            return Some(
+                "offload.mode needs the backend af-xdp: with nftables the kernel forwards every packet",
+            );
         }
         if self.ipfix.collector.is_some() {
             return Some("ipfix.collector needs the backend af-xdp: the flows are the kernel's");

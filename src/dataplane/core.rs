@@ -25,6 +25,7 @@ use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
 use super::masquerade::ExternalPorts;
 use super::neighbor::table::{Neighbors, SolicitQueue};
+use super::offload::{Offload, OffloadPort};
 use super::service::{Bindings, ServiceFib, open_bindings};
 use super::stats::FlowEventQueues;
 use super::worker::mailbox::Mailbox;
@@ -38,6 +39,7 @@ use crate::limits::{AWAITED_PODS_MS, PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, ServicePortName, Verdict};
 use crate::xdp::ServiceDestinations;
+use crate::xdp::offload::OffloadMaps;
 
 pub use self::flows::{flow_state_is_final, flow_states};
 
@@ -49,6 +51,8 @@ pub(super) struct Core {
     /// Start of this process's switch. The clock of the flow table may begin at the boot of the machine.
     started: Instant,
     pub(super) save_problem: SaveProblem,
+    /// Reason for which no flow is offloaded though the settings have it.
+    pub(super) offload_refused: Option<String>,
     state: Mutex<State>,
 }
 
@@ -123,6 +127,14 @@ impl Core {
         let Opened { mut conntrack, bindings, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let external_ports = ExternalPorts::open(settings, &conntrack)?;
+        let (offload, offload_refused) = match settings.offload.map(|_| OffloadMaps::new(conntrack.slots())) {
+            Some(Ok(maps)) => (Some(Arc::new(Offload::new(maps))), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
+        if let Some(offload) = &offload {
+            conntrack.add_offload(offload.clone());
+        }
         let bindings = Arc::new(bindings);
         conntrack.add_forward_counts(bindings.clone());
         let desired = Arc::new(DesiredState::default());
@@ -134,6 +146,7 @@ impl Core {
             conntrack,
             bindings,
             external_ports,
+            offload,
             neighbors: Arc::new(Neighbors::new()),
             solicit_queue: Arc::new(solicit_queue),
             first_fragments: FirstFragmentTable::new(workers),
@@ -147,7 +160,7 @@ impl Core {
         let state = State { desired, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
         let (started, state) = (Instant::now(), Mutex::new(state));
-        Ok(Core { shared, cores, flow_table: report, started, save_problem, state })
+        Ok(Core { shared, cores, flow_table: report, started, save_problem, offload_refused, state })
     }
 
     pub(super) fn workers(&self) -> usize {
@@ -186,6 +199,9 @@ impl Core {
     ) {
         for mailbox in &self.shared.mailboxes {
             mailbox.stats.port(port).clear();
+        }
+        if let Some(offload) = &self.shared.offload {
+            offload.clear_totals(port);
         }
         self.shared.neighbors.forget_port(port);
         let mut state = self.state();
@@ -234,6 +250,7 @@ impl Core {
         if has_services {
             self.shared.bindings.note_services();
         }
+        self.publish_to_offload();
         state.desired = desired;
         wait(self, generation);
         if let Some(left) = old.rules() {
@@ -242,6 +259,21 @@ impl Core {
             });
         }
         generation
+    }
+
+    /// Has the kernel forward nothing that an earlier snapshot than the published one has evaluated and this one has not.
+    fn publish_to_offload(&self) {
+        let Some(offload) = &self.shared.offload else { return };
+        let snapshot = self.shared.snapshot.current();
+        for id in (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id)) {
+            let values = snapshot.port(id).map(|port| OffloadPort {
+                // A policer counts each packet.
+                epoch: (port.ingress_policer().is_none() && port.egress_policer().is_none())
+                    .then(|| snapshot.policy_epoch(id, id)),
+                own_mac: port.own_mac,
+            });
+            offload.set_port(id, values.unwrap_or_default());
+        }
     }
 
     /// Path of a new connection under the published snapshot.
@@ -332,6 +364,15 @@ impl Core {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
             let flows = |class| u64::from(self.shared.conntrack.flows_of(*port, class));
+            if let Some(offload) = &self.shared.offload {
+                let [received, received_bytes, transmitted, transmitted_bytes] = offload.totals_of(*port);
+                sum.received += received;
+                sum.received_bytes += received_bytes;
+                sum.forwarded += received;
+                sum.transmitted += transmitted;
+                sum.transmitted_bytes += transmitted_bytes;
+                sum.transmitted_on_wire += transmitted;
+            }
             sum.flows_assured = flows(QuotaClass::Assured);
             sum.flows_unassured = flows(QuotaClass::Unassured) + flows(QuotaClass::Ended);
             counters.ports.insert(*port, sum);

@@ -12,13 +12,15 @@ use crossbeam::channel::bounded;
 use super::core::Core;
 use super::endpoints::Link;
 use super::neighbor::resolver::Resolver;
+use super::offload::Keeper;
 use super::port_attachment::OpenPort;
 use super::worker::Worker;
 use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::reschedule::Rescheduler;
 use super::{
-    DesiredState, MasqueradeSettings, NotTaken, PortError, Settings, StartError, StuckWorker, TunnelSettings,
+    DesiredState, MasqueradeSettings, NotTaken, OffloadSettings, PortError, Settings, StartError,
+    StuckWorker, TunnelSettings,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
@@ -45,6 +47,8 @@ pub struct Dataplane {
     port_problems: Mutex<BTreeMap<PortId, String>>,
     /// Kernel counters of the open ports. This lock is held for moments, unlike `ports`.
     losses: Mutex<BTreeMap<PortId, LossCounters>>,
+    /// Thread that keeps the lease of the kernel, if flows are offloaded. It ends first.
+    _keeper: Option<Keeper>,
     /// Resolver, which runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
     /// Reason for which there is no AF_XDP, if the dataplane runs without.
@@ -117,6 +121,15 @@ impl Dataplane {
         let prefer_busy_poll = settings.prefer_busy_poll;
         let reschedulers = reschedulers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
+        let keeper = match (&core.shared.offload, settings.offload) {
+            (Some(offload), Some(OffloadSettings { lease })) => {
+                let keeper = Keeper::start(offload, lease);
+                Some(keeper.map_err(|error| {
+                    StartError::Setup(format!("the kernel gives no thread for flow offload: {error}"))
+                })?)
+            }
+            _ => None,
+        };
         let turns = Mutex::new(vec![(0, Instant::now()); core.workers()]);
         let mut dataplane = Dataplane {
             core,
@@ -129,6 +142,7 @@ impl Dataplane {
             ports,
             port_problems: Mutex::default(),
             losses,
+            _keeper: keeper,
             resolver,
             without_xdp,
             pins,
@@ -227,6 +241,13 @@ impl Dataplane {
         Ok(())
     }
 
+    /// Leaves the program that closes interfaces to whoever removes it from this one.
+    pub(super) fn forget_guard(&self, index: u32) {
+        if let Some(guards) = &mut *self.guards() {
+            guards.on.remove(&index);
+        }
+    }
+
     pub(super) fn guards(&self) -> MutexGuard<'_, Option<Guards>> {
         self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,6 +314,9 @@ impl Dataplane {
     pub(super) fn forget_port(&self, port: PortId) {
         self.losses().remove(&port);
         self.set_port_problem(port, None);
+        if let Some(offload) = &self.core.shared.offload {
+            offload.close_port(port);
+        }
         self.core.remove_port(port, &self.wait_for_workers());
         if let Some(resolver) = &*self.resolver() {
             resolver.remove_uplink(port);

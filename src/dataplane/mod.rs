@@ -12,6 +12,7 @@ mod fragments;
 mod service;
 
 mod masquerade;
+mod offload;
 
 mod fib;
 mod neighbor;

@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod link;
+mod offload;
 mod tap;
 
 pub use dry_run::DryRun;
@@ -40,7 +41,7 @@ impl Dataplane {
     ) -> Result<PortReport, PortError> {
         let interface = Interface::find(&spec.interface)?;
         let is_taken =
-            |port: &OpenPort| port.attachment.program().is_some() && port.interface.index == interface.index;
+            |port: &OpenPort| port.attachment.is_on_node() && port.interface.index == interface.index;
         if ports.values().any(is_taken) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
@@ -48,6 +49,13 @@ impl Dataplane {
             return Err(worker_stuck());
         }
         check_link(spec.kind, &interface)?;
+        let not_offloaded = match self.offload_means(spec, &interface) {
+            Ok(Some(means)) => return self.open_offloaded(ports, id, &interface, &means, announce),
+            Ok(None) => None,
+            Err(reason) => {
+                Some(format!("interface {}: its flows are not offloaded: {reason}", interface.name))
+            }
+        };
         let mtu_max = self.binders.iter().map(Binder::mtu_max).min().unwrap_or(MTU_MAX);
         let count = usable_queues(&interface, self.core.workers() as u16, mtu_max)?;
         let uplink_port = match spec.kind {
@@ -67,6 +75,7 @@ impl Dataplane {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
         let mode = program.take(self.pins.as_ref().ok())?;
+        offload::remove_leftovers(&interface, self.pins.as_ref().ok())?;
         self.count_losses(id, &interface, &queues, None)?;
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
@@ -96,6 +105,7 @@ impl Dataplane {
         ports.insert(id, open);
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
+        warnings.extend(not_offloaded);
         if self.pins.is_ok() && !is_linked {
             warnings.push(format!(
                 "interface {0}: an earlier start has attached its XDP program without a BPF link, and it is not moved while pods are \
@@ -114,8 +124,17 @@ impl Dataplane {
             warnings.extend(warning);
         }
         let (mtu, native) = (interface.mtu, mode.native);
-        let program = attached;
-        Ok(PortReport { id, interface_index, program, mtu, queues: count, native, zero_copy, warnings })
+        Ok(PortReport {
+            id,
+            interface_index,
+            program: attached,
+            mtu,
+            queues: count,
+            native,
+            zero_copy,
+            offloaded: false,
+            warnings,
+        })
     }
 
     /// Reads the Ethernet address and the link of a NIC, and starts the neighbour resolver with the first uplink.

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use super::{PortError, PortHealth, PortSpec};
 use crate::netlink::{Interface, NetworkNamespace};
 use crate::tap::TapDevice;
+use crate::xdp::offload::OffloadProgram;
 use crate::xdp::{NodeMarker, Pins, Program, ServiceDestinations, XdpError};
 
 /// An open port.
@@ -93,6 +94,30 @@ pub(super) enum PortAttachment {
     Program(Program),
     /// Tap device, with the name or path of its network namespace.
     Tap(TapDevice, String),
+    /// Programs that forward established flows, on the interface and on its upcall device.
+    Offloaded(Box<OffloadedPort>),
+}
+
+/// Port of a pod whose established flows the kernel forwards.
+pub(super) struct OffloadedPort {
+    pub(super) program: OffloadProgram,
+    /// Upcall device.
+    pub(super) upcalls: TapDevice,
+}
+
+impl OffloadedPort {
+    /// Change for which the port has to be opened again.
+    pub(super) fn change(&self) -> Result<Option<&'static str>, PortError> {
+        if self.upcalls.current()?.is_none_or(|device| !device.is_up) {
+            return Ok(Some("its upcall device is gone or down"));
+        }
+        Ok(self.upcalls.has_other_queues()?.then_some("another process has opened its upcall device"))
+    }
+
+    fn detach(self) -> Result<(), PortError> {
+        self.program.detach()?;
+        Ok(self.upcalls.remove()?)
+    }
 }
 
 impl PortAttachment {
@@ -100,8 +125,22 @@ impl PortAttachment {
     pub(super) fn program(&self) -> Option<&Program> {
         match self {
             PortAttachment::Program(program) => Some(program),
-            PortAttachment::Tap(..) => None,
+            PortAttachment::Tap(..) | PortAttachment::Offloaded(_) => None,
         }
+    }
+
+    /// Whether its programs are still where they were attached; true for a tap device.
+    pub(super) fn holds(&self) -> bool {
+        match self {
+            PortAttachment::Program(program) => program.holds(),
+            PortAttachment::Tap(..) => true,
+            PortAttachment::Offloaded(port) => port.program.holds(),
+        }
+    }
+
+    /// Whether the port is on an interface of the node.
+    pub(super) fn is_on_node(&self) -> bool {
+        !matches!(self, PortAttachment::Tap(..))
     }
 
     /// Whether the port is an uplink, whose program has the prefixes of this node's pods.
@@ -113,7 +152,7 @@ impl PortAttachment {
     pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) -> Result<(), XdpError> {
         match self {
             PortAttachment::Program(program) => program.set_prefixes(prefixes),
-            PortAttachment::Tap(..) => Ok(()),
+            PortAttachment::Tap(..) | PortAttachment::Offloaded(_) => Ok(()),
         }
     }
 
@@ -121,7 +160,7 @@ impl PortAttachment {
     pub(super) fn set_services(&mut self, services: &Arc<ServiceDestinations>) -> Result<(), XdpError> {
         match self {
             PortAttachment::Program(program) => program.set_services(services),
-            PortAttachment::Tap(..) => Ok(()),
+            PortAttachment::Tap(..) | PortAttachment::Offloaded(_) => Ok(()),
         }
     }
 
@@ -130,6 +169,7 @@ impl PortAttachment {
         match self {
             PortAttachment::Program(program) => program.keep(),
             PortAttachment::Tap(device, _) => device.keep(),
+            PortAttachment::Offloaded(port) => port.upcalls.keep(),
         }
     }
 
@@ -138,6 +178,7 @@ impl PortAttachment {
         match self {
             PortAttachment::Program(program) => Ok(program.detach()?),
             PortAttachment::Tap(device, _) => Ok(device.remove()?),
+            PortAttachment::Offloaded(port) => port.detach(),
         }
     }
 
@@ -147,6 +188,8 @@ impl PortAttachment {
             PortAttachment::Program(program) => Ok(program.undo()?),
             PortAttachment::Tap(device, _) if device.was_there() => Ok(()),
             PortAttachment::Tap(device, _) => Ok(device.remove()?),
+            PortAttachment::Offloaded(port) if port.upcalls.was_there() => Ok(()),
+            PortAttachment::Offloaded(port) => port.detach(),
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum PodPorts {
     Veth,
     /// A tap device, which a switch opens inside the pod.
     Tap,
+    /// One end of a veth pair, and the kernel forwards established flows (`[offload]` of the switch).
+    Offload,
 }
 
 /// Specification of a lab.
@@ -101,14 +103,14 @@ impl PodPlan {
     /// Request that adds the port of the pod, named as its host interface.
     pub fn port_request(&self) -> PortRequest {
         match self.ports {
-            PodPorts::Veth => PortRequest::of(PortKind::Pod),
+            PodPorts::Veth | PodPorts::Offload => PortRequest::of(PortKind::Pod),
             PodPorts::Tap => PortRequest::tap(&self.netns, POD_INTERFACE),
         }
     }
 
     /// Whether the pod has a host end in the namespace of its lab.
     pub fn has_host_end(&self) -> bool {
-        self.ports == PodPorts::Veth
+        self.ports != PodPorts::Tap
     }
 
     /// Request that attaches the pod to the port on its host interface.

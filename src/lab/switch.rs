@@ -12,13 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::error::Doing;
-use super::{Lab, LabError, Pod};
+use super::{Lab, LabError, Pod, PodPorts};
 use crate::control::{Client, ClientError};
 use crate::dataplane::Backend;
 use crate::ids::Generation;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
+/// Configuration of a switch with offloaded flows.
+const OFFLOAD: &str = "[offload]\nmode = \"kernel\"\n";
 /// Longest wait for the control socket. Most of the time goes to the allocation of the UMEM and the conntrack
 /// table.
 const START_PATIENCE: Duration = Duration::from_secs(20);
@@ -74,7 +76,8 @@ impl Switch {
     pub fn start(lab: &mut Lab, spec: &SwitchSpec) -> Result<Switch, LabError> {
         let directory = lab.directory();
         let config = directory.join("palisade.toml");
-        let text = config_text(usize::from(lab.journal().workers), spec)?;
+        let offloads = lab.pods().any(|pod| pod.plan().ports == PodPorts::Offload);
+        let text = config_text(usize::from(lab.journal().workers), offloads, spec)?;
         fs::write(&config, text).doing(|| format!("write {}", config.display()))?;
         let log = log_file(&directory)?;
         let child = Command::new(&spec.program)
@@ -239,7 +242,7 @@ fn log_file(directory: &Path) -> Result<File, LabError> {
 /// Sizes of a small switch.
 const SMALL: &str = "[workers]\nframes = 8192\n[conntrack]\nflows = 16384\n";
 
-fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
+fn config_text(workers: usize, offloads: bool, spec: &SwitchSpec) -> Result<String, LabError> {
     let cores = cores(workers).doing(|| "learn which cores may be used".to_owned())?;
     let on_stop = if spec.stay_closed { "closed" } else { "detach" };
     let lab = format!(
@@ -247,7 +250,8 @@ fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
         spec.backend
     );
     let mut config = toml::Table::new();
-    for text in [lab.as_str(), if spec.small { SMALL } else { "" }, &spec.config] {
+    let offload = if offloads { OFFLOAD } else { "" };
+    for text in [lab.as_str(), offload, if spec.small { SMALL } else { "" }, &spec.config] {
         let keys = text.parse::<toml::Table>();
         let wrong = |error| LabError::Switch(format!("the configuration of the lab's switch: {error}"));
         merge(&mut config, keys.map_err(wrong)?);
@@ -282,7 +286,7 @@ mod tests {
     fn the_generated_configuration_is_one_that_the_switch_takes() {
         let own = "[conntrack]\nflows = 4096\n[workers]\nspin_us = 7\n".to_owned();
         let spec = SwitchSpec { config: own, ..SwitchSpec::of("palisade") };
-        let text = config_text(3, &spec).unwrap();
+        let text = config_text(3, false, &spec).unwrap();
         let config = Config::parse(&text, Path::new("palisade.toml")).unwrap();
         assert_eq!(config.conntrack.flows, 4096);
         assert_eq!((config.workers.spin_us, config.workers.frames), (7, 8192));

@@ -117,7 +117,7 @@ fn make_pod(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
     let mark = journal.mark();
     let namespace = Namespace::create(&pod.netns, &mark)?;
     match pod.ports {
-        PodPorts::Veth => add_veth(pod, journal, &namespace, &mark)?,
+        PodPorts::Veth | PodPorts::Offload => add_veth(pod, journal, &namespace, &mark)?,
         PodPorts::Tap => add_tap(pod, journal)?,
     }
     let routes = routes(journal);
@@ -133,6 +133,7 @@ fn add_tap(pod: &PodPlan, journal: &Journal) -> Result<(), LabError> {
         mtu: Some(journal.mtu),
         mac: Some(pod.mac),
         queues: 1,
+        is_silent: false,
     };
     TapDevice::open(&spec).map(drop).map_err(|error| LabError::Switch(error.to_string()))
 }

@@ -1,10 +1,11 @@
-//! Arrays in a file that is mapped into memory.
+//! Arrays in a file or a BPF map that is mapped into memory.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -27,6 +28,16 @@ impl FileMemory {
     /// when it has no page at the time of an access.
     pub(crate) fn map(file: File, bytes: usize) -> io::Result<FileMemory> {
         Ok(FileMemory { pages: Arc::new(Pages::of_file(file, bytes)?), taken: 0 })
+    }
+
+    /// Maps the first `bytes` of a BPF map, which its programs read and write meanwhile: every element consists of atomics.
+    pub(crate) fn of_map(map: BorrowedFd<'_>, bytes: usize) -> io::Result<FileMemory> {
+        Ok(FileMemory { pages: Arc::new(Pages::of_map(map, bytes)?), taken: 0 })
+    }
+
+    /// Zeroed memory of the process, in place of a file.
+    pub(crate) fn of_process(bytes: usize) -> io::Result<FileMemory> {
+        Ok(FileMemory { pages: Arc::new(Pages::new(bytes, false)?), taken: 0 })
     }
 
     /// Skips the next `bytes`.

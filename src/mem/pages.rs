@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{FlockOperation, flock};
@@ -14,7 +15,7 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of the smallest page, and so the least alignment of [`Pages`].
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Mapping of whole pages: zeroed memory, or the contents of a file.
+/// Mapping of whole pages: zeroed memory, or the contents of a file or a BPF map.
 pub(crate) struct Pages {
     base: NonNull<u8>,
     pub(super) bytes: usize,
@@ -70,6 +71,16 @@ impl Pages {
             base
         };
         Ok(Pages { base, bytes, huge: false, _file: Some(file) })
+    }
+
+    /// Maps at least `bytes` from the start of a BPF map (`BPF_F_MMAPABLE`), shared with its programs.
+    pub(super) fn of_map(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Pages> {
+        let bytes = round_up(bytes, PAGE_BYTES)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a mapping at an address that the kernel chooses touches no memory in use.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, map, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Pages { base, bytes, huge: false, _file: None })
     }
 
     /// Has the kernel collapse the mapping into huge pages (`MADV_COLLAPSE`, Linux 6.1), regardless of its

@@ -4,7 +4,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkMessage,
+};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use rustix::io::Errno;
 
@@ -100,6 +102,15 @@ impl RouteSocket {
     pub(crate) fn set_segments_max(&self, name: &str, segments: u32) -> Result<(), NetlinkError> {
         self.set_link(name, "limit the segments of", |link| {
             link.append_extra_attribute(LinkAttribute::GsoMaxSegs(segments))
+        })
+    }
+
+    /// Keeps the kernel from giving an interface an IPv6 address of its own, and from sending by it what announces one. Has no
+    /// effect in a kernel without IPv6.
+    pub(crate) fn set_no_ipv6_address(&self, name: &str) -> Result<(), NetlinkError> {
+        let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
+        self.set_link(name, "keep IPv6 addresses from", |link| {
+            link.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![mode]))
         })
     }
 

@@ -36,6 +36,11 @@ impl NetworkNamespace {
         OpenOptions::new().read(true).custom_flags(flags).open(path).map(NetworkNamespace)
     }
 
+    /// Opens the namespace of the calling thread.
+    pub fn own() -> io::Result<NetworkNamespace> {
+        File::open("/proc/thread-self/ns/net").map(NetworkNamespace)
+    }
+
     /// Inode, which is the identity of the namespace while it exists.
     pub fn inode(&self) -> io::Result<u64> {
         self.0.metadata().map(|metadata| metadata.ino())

@@ -30,13 +30,33 @@ impl VethPeer {
     /// Finds the other end of `interface`: in the calling thread's network namespace or in a named one
     /// (ip-netns(8)).
     pub fn of(interface: &Interface) -> Result<VethPeer, NetlinkError> {
+        let failed = |reason: &str| {
+            let action = || format!("find the other end of interface {}", interface.name);
+            Err(io::Error::other(reason.to_owned())).context(action)
+        };
+        let socket = RouteSocket::open()?;
+        let (index, number) = VethPeer::place_of(interface, &socket)?;
+        let Some(number) = number else { return Ok(VethPeer { index, namespace: None }) };
+        match named_namespace(&socket, number) {
+            Some(namespace) => Ok(VethPeer { index, namespace: Some(namespace) }),
+            None => failed("it is in a network namespace without a name below /run/netns"),
+        }
+    }
+
+    /// Whether the other end of `interface` is in another network namespace than the calling thread. Fails for an interface
+    /// that is no end of a veth pair.
+    pub fn is_elsewhere(interface: &Interface) -> Result<bool, NetlinkError> {
+        VethPeer::place_of(interface, &RouteSocket::open()?).map(|(_, number)| number.is_some())
+    }
+
+    /// Index of the other end of `interface`, and the number of its namespace where that is another one.
+    fn place_of(interface: &Interface, socket: &RouteSocket) -> Result<(u32, Option<i64>), NetlinkError> {
         let name = &interface.name;
         let action = || format!("find the other end of interface {name}");
         let failed = |reason: &str| Err(io::Error::other(reason.to_owned())).context(action);
         if interface.kind.as_deref() != Some("veth") {
             return failed("it is no end of a veth pair");
         }
-        let socket = RouteSocket::open()?;
         let link = socket.link(request_for(interface.index)).on(name, action)?;
         let find = |of: fn(&LinkAttribute) -> Option<i64>| link.attributes.iter().find_map(of);
         // IFLA_LINK is the peer's index, in the namespace with the number IFLA_LINK_NETNSID (`linux/if_link.h`).
@@ -51,11 +71,7 @@ impl VethPeer {
         let Some(index) = index.and_then(|index| u32::try_from(index).ok()).filter(|index| *index > 0) else {
             return failed("the kernel does not tell it");
         };
-        let Some(number) = number else { return Ok(VethPeer { index, namespace: None }) };
-        match named_namespace(&socket, number) {
-            Some(namespace) => Ok(VethPeer { index, namespace: Some(namespace) }),
-            None => failed("it is in a network namespace without a name below /run/netns"),
-        }
+        Ok((index, number))
     }
 
     /// Runs `f` in the network namespace of the peer.

@@ -25,7 +25,7 @@ const SEGMENTS_MAX: u32 = PORT_SEGMENTS_MAX as u32;
 /// A tap device to make, or to open if an earlier run has made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapSpec {
-    /// Network namespace: a name of `ip netns`, or an absolute path.
+    /// Network namespace: a name of `ip netns`, or an absolute path; empty: that of the calling thread.
     pub namespace: String,
     /// Cookie that the namespace must have ([`super::namespace_cookie`]).
     pub namespace_cookie: Option<u64>,
@@ -37,6 +37,8 @@ pub struct TapSpec {
     pub mac: Option<Mac>,
     /// Queues: one for each worker.
     pub queues: u16,
+    /// Whether the network stack of the namespace is to send nothing by it: another program of the kernel alone does.
+    pub is_silent: bool,
 }
 
 /// An open tap device. Its queues keep the interface's carrier: it goes with the last of them, and the interface
@@ -85,7 +87,9 @@ impl TapDevice {
     /// # Errors
     /// Every [`TapError`]. A device that this call has made is removed.
     pub fn open(spec: &TapSpec) -> Result<(TapDevice, Vec<TapQueue>), TapError> {
-        let namespace = NetworkNamespace::open(&spec.namespace)
+        let own = spec.namespace.is_empty().then(NetworkNamespace::own);
+        let namespace = own
+            .unwrap_or_else(|| NetworkNamespace::open(&spec.namespace))
             .map_err(|_| TapError::NoNamespace { namespace: spec.namespace.clone() })?;
         let refused = |source| TapError::Refused {
             action: format!("enter network namespace {}", spec.namespace),
@@ -202,6 +206,9 @@ fn open_here(spec: &TapSpec, namespace: u64) -> Result<(TapDevice, Vec<TapQueue>
     }
     if let Some(mac) = spec.mac.filter(|_| before.is_none()) {
         kernel.set_mac(name, mac)?;
+    }
+    if spec.is_silent {
+        kernel.set_no_ipv6_address(name)?;
     }
     kernel.set_up(name)?;
     let interface = Interface::find_by(&kernel, name)?;

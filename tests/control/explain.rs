@@ -38,6 +38,7 @@ impl DataplaneApi for SimulatedDataplane {
             queues: 1,
             native: true,
             zero_copy: false,
+            offloaded: false,
             warnings: Vec::new(),
         })
     }

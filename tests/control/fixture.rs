@@ -66,6 +66,7 @@ impl DataplaneApi for FakeDataplane {
             queues: 1,
             native: true,
             zero_copy: false,
+            offloaded: false,
             warnings: Vec::new(),
         })
     }
@@ -153,6 +154,7 @@ impl DataplaneApi for FakeDataplane {
             },
             state: if last == 9 { "time-wait" } else { "established" }.into(),
             assured: true,
+            offloaded: false,
             port: PortId(u16::from(last > 4)),
             generation: Generation(1),
             age_ms: (last > 1).then_some(1000 * u64::from(last)),

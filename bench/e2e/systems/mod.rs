@@ -23,6 +23,7 @@ pub(crate) fn all() -> Vec<Box<dyn System>> {
     vec![
         Box::new(palisade::Palisade { ports: PodPorts::Veth, real_time: false }),
         Box::new(palisade::Palisade { ports: PodPorts::Tap, real_time: false }),
+        Box::new(palisade::Palisade { ports: PodPorts::Offload, real_time: false }),
         Box::new(palisade::Palisade { ports: PodPorts::Veth, real_time: true }),
         Box::new(palisade::Palisade { ports: PodPorts::Tap, real_time: true }),
         Box::new(noop::Noop(PodPorts::Veth)),

@@ -38,7 +38,7 @@ pub(super) struct Noop(pub(super) PodPorts);
 impl System for Noop {
     fn name(&self) -> &'static str {
         match self.0 {
-            PodPorts::Veth => "noop",
+            PodPorts::Veth | PodPorts::Offload => "noop",
             PodPorts::Tap => "noop-tap",
         }
     }
@@ -67,7 +67,7 @@ impl System for Noop {
         let program = std::env::current_exe()?;
         let mut command = rig.node_command(&program.to_string_lossy());
         match self.0 {
-            PodPorts::Veth => command.arg("--forward").args(rig.host_ends()),
+            PodPorts::Veth | PodPorts::Offload => command.arg("--forward").args(rig.host_ends()),
             PodPorts::Tap => {
                 command.arg("--forward-taps").args(rig.lab().pods().map(|pod| pod.plan().netns.clone()))
             }
@@ -106,6 +106,7 @@ pub(crate) fn forward_taps(namespaces: &[String]) -> Result<(), BenchError> {
             mtu: None,
             mac: None,
             queues: 1,
+            is_silent: false,
         };
         let (device, queues) =
             TapDevice::open(&spec).map_err(|error| BenchError::Other(error.to_string()))?;

@@ -43,8 +43,10 @@ impl System for Palisade {
         match (self.ports, self.real_time) {
             (PodPorts::Veth, false) => "palisade",
             (PodPorts::Tap, false) => "palisade-tap",
+            (PodPorts::Offload, false) => "palisade-offload",
             (PodPorts::Veth, true) => "palisade-real-time",
             (PodPorts::Tap, true) => "palisade-tap-real-time",
+            (PodPorts::Offload, true) => "palisade-offload-real-time",
         }
     }
 

@@ -180,6 +180,7 @@ mod tests {
             },
             state: "established".into(),
             assured: true,
+            offloaded: false,
             port: PortId(1),
             generation: Generation(1),
             age_ms: Some(number).filter(|number| *number != 3),

@@ -69,19 +69,18 @@ impl DataplaneApi for Dataplane {
         let open = ports.get_mut(&port).ok_or(PortError::Unknown(port))?;
         self.release_services(open);
         let was = &open.interface;
-        let program = match &open.attachment {
-            PortAttachment::Program(program) => program,
-            PortAttachment::Tap(device, namespace) => return check_tap(device, namespace),
-        };
+        if let PortAttachment::Tap(device, namespace) = &open.attachment {
+            return check_tap(device, namespace);
+        }
         let is = match Interface::with_index(was.index) {
             Ok(is) => is,
             Err(NetlinkError::NoInterface { .. }) => return Ok(PortHealth::Gone),
             Err(error) => return Err(error.into()),
         };
-        if !program.holds() {
+        if !open.attachment.holds() {
             // The interface is blocked first, because opening the port again takes time. An uplink stays
             // open, because the kernel uses it too.
-            if !program.has_prefixes()
+            if !open.attachment.has_prefixes()
                 && let Err(error) = self.close_interface(&is, None)
             {
                 tracing::error!(interface = is.name, "the interface has lost its XDP program: {error}");
@@ -99,8 +98,13 @@ impl DataplaneApi for Dataplane {
                 |of: &Interface| format!("{} receive and {} transmit queues", of.rx_queues, of.tx_queues);
             return changed("it has", &count(was), &count(&is));
         }
-        if is.mac != was.mac && program.has_prefixes() {
+        if is.mac != was.mac && open.attachment.has_prefixes() {
             return changed("its Ethernet address is", &was.mac, &is.mac);
+        }
+        if let PortAttachment::Offloaded(port) = &open.attachment
+            && let Some(what) = port.change()?
+        {
+            return Ok(PortHealth::Changed(what.to_owned()));
         }
         let has_changed = open.has_changed_marker(self.pins.as_ref().ok());
         self.set_port_problem(port, open.problem());
@@ -209,6 +213,10 @@ impl DataplaneApi for Dataplane {
     }
 
     fn run_captures(&self, captures: Vec<Arc<Capture>>) {
+        // A capture is to see every packet.
+        if let Some(offload) = &self.core.shared.offload {
+            offload.suspend(!captures.is_empty());
+        }
         self.core.shared.captures.run(captures);
     }
 

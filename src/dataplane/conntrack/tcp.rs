@@ -193,6 +193,12 @@ impl TcpFlow {
             self.state = Reset;
             return Outcome::Pass;
         }
+        // No number is known of a connection that the kernel has forwarded. Its program has compared the port that the
+        // segment came from.
+        if !ours.has_sent() && !peer.has_sent() {
+            self.state = Reset;
+            return Outcome::Pass;
+        }
         // "If the RST bit is set and the sequence number exactly matches the next expected sequence number
         // (RCV.NXT), then TCP MUST reset the connection" (RFC 5961 section 3.2). That number is the one that
         // the peer has acknowledged, or, before the switch has seen that acknowledgement, the one behind the
@@ -286,9 +292,9 @@ impl TcpFlow {
         let ours = &self.sides[sender as usize];
         let peer = &self.sides[1 - sender as usize];
         if !ours.has_sent() || !peer.has_sent() {
-            // In a picked-up connection either the responder has sent nothing yet, or this is its first
-            // segment.
-            return !peer.has_sent() || self.answers_pickup(segment);
+            // In a connection that was picked up, or comes back from the kernel, either the peer has sent nothing yet, or this is
+            // the first segment of its sender.
+            return !peer.has_sent() || self.answers_pickup(segment, sender);
         }
         let peer_end_min = peer.end.wrapping_sub(ours.max_window.max(ACKNOWLEDGED_LATE));
         let not_beyond = !after(segment.sequence, ours.max_end.wrapping_add(1));
@@ -298,16 +304,17 @@ impl TcpFlow {
         not_beyond && not_before && acknowledges
     }
 
-    /// Whether the first segment of the responder of a picked-up connection answers the initiator's segments.
-    /// Only this segment has the responder's window.
-    fn answers_pickup(&self, segment: &Segment) -> bool {
-        let [initiator, responder] = &self.sides;
-        let window = segment.scaled_window(responder.scale).max(ACKNOWLEDGED_LATE);
-        let start = responder.max_end.wrapping_sub(initiator.max_window).wrapping_sub(ACKNOWLEDGED_LATE);
+    /// Whether the first segment of one side of a picked-up connection answers the segments of the other.
+    /// Only this segment has the window of its sender.
+    fn answers_pickup(&self, segment: &Segment, sender: Side) -> bool {
+        let ours = &self.sides[sender as usize];
+        let peer = &self.sides[1 - sender as usize];
+        let window = segment.scaled_window(ours.scale).max(ACKNOWLEDGED_LATE);
+        let start = ours.max_end.wrapping_sub(peer.max_window).wrapping_sub(ACKNOWLEDGED_LATE);
         segment.flags.has(Flags::ACK)
-            && !after(segment.acknowledgement, initiator.end)
-            && !after(initiator.end.wrapping_sub(window), segment.acknowledgement)
-            && !after(segment.sequence, responder.max_end.wrapping_add(1))
+            && !after(segment.acknowledgement, peer.end)
+            && !after(peer.end.wrapping_sub(window), segment.acknowledgement)
+            && !after(segment.sequence, ours.max_end.wrapping_add(1))
             && !after(start, segment.end())
     }
 

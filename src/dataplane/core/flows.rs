@@ -167,7 +167,8 @@ fn info(conntrack: &Conntrack, slot: Slot, key: &Key, entry: &Entry, now_ms: u32
     let owner = entry.quota_owner();
     FlowInfo {
         key: key.flow(entry.sender(true) == Side::Initiator),
-        state: entry.state().name().into(),
+        state: conntrack.state_of(slot).name().into(),
+        offloaded: conntrack.is_offloaded(slot),
         assured: owner.is_some_and(|owner| owner.class == QuotaClass::Assured),
         port: owner.map(|owner| owner.port).unwrap_or_default(),
         generation: entry.policy_epoch(),

@@ -108,7 +108,7 @@ pub(super) fn adjacency(way: &Way, ports: &[Option<PortView>]) -> Adjacency {
     let Hop::Port(out, _) = way.hop else { return Adjacency::default() };
     let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
     let egress = match port.kind {
-        PortKind::Tap => Egress::Tap,
+        _ if port.takes_segments() => Egress::Tap,
         PortKind::Uplink if way.remote.is_some() => Egress::Tunnel,
         PortKind::Uplink => Egress::Uplink,
         _ => Egress::Plain,

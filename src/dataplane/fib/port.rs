@@ -56,6 +56,8 @@ pub(crate) struct PortView {
     pub own_mac: Mac,
     /// Whether a program at the node's end marks the frames of the node's sockets, and drops others that have the mark.
     marks_node_sockets: bool,
+    /// Whether its queues are those of a tap device, which takes packets with segments.
+    takes_segments: bool,
     /// First addresses of the pod, IPv6 and IPv4; for a family without one, an address that no packet of that
     /// family has.
     pub(super) pod_addresses: [Address; 2],
@@ -87,6 +89,7 @@ impl PortView {
             mac: None,
             own_mac: nic.unwrap_or_default(),
             marks_node_sockets: false,
+            takes_segments: kind == PortKind::Tap,
             pod_addresses: NO_ADDRESSES,
             pod_classes: [ClassId::WORLD; 2],
             addresses: [0; POD_ADDRESSES_MAX],
@@ -99,6 +102,16 @@ impl PortView {
     /// The view of a port at whose other end the frames of the node's sockets are marked.
     pub(crate) fn with_marked_node_sockets(self, marks_node_sockets: bool) -> PortView {
         PortView { marks_node_sockets, ..self }
+    }
+
+    /// The view of a port whose upcalls come by a tap device.
+    pub(crate) fn with_upcalls(self) -> PortView {
+        PortView { takes_segments: true, ..self }
+    }
+
+    /// Whether the port takes packets with segments.
+    pub(crate) fn takes_segments(&self) -> bool {
+        self.takes_segments
     }
 
     /// Whether the frames of the node's sockets are marked at the other end.

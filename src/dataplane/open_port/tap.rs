@@ -34,6 +34,7 @@ impl Dataplane {
             mtu: spec.requested_mtu,
             mac: spec.requested_mac,
             queues: self.core.workers() as u16,
+            is_silent: false,
         };
         let (mut device, queues) = TapDevice::open(&tap)?;
         let (id, queues) = match self.prepare(&mut device, queues, spec) {
@@ -67,6 +68,7 @@ impl Dataplane {
             queues: count,
             native: false,
             zero_copy: false,
+            offloaded: false,
             warnings,
         };
         let attachment = PortAttachment::Tap(device, namespace);

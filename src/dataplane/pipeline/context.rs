@@ -5,6 +5,7 @@ use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
 use crate::dataplane::masquerade::ExternalPorts;
 use crate::dataplane::neighbor::table::Neighbors;
+use crate::dataplane::offload::Offload;
 use crate::dataplane::service::Bindings;
 use crate::dataplane::stats::{FlowEventQueue, WorkerStats};
 use crate::xdp::Umem;
@@ -29,6 +30,8 @@ pub(crate) struct Context<'a> {
     pub bindings: &'a Bindings,
     /// External ports of masqueraded flows, if flows are masqueraded.
     pub external_ports: Option<&'a ExternalPorts>,
+    /// Records of the flows that the kernel forwards, if it may.
+    pub offload: Option<&'a Offload>,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: &'a Neighbors,
     /// Counters of the worker.

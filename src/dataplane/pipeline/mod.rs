@@ -42,6 +42,7 @@ use self::anti_spoof::anti_spoof;
 use self::batch::{Batch, Disposition};
 use self::classify::classify;
 use self::context::Context;
+use self::flow::offload::offload;
 use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
@@ -132,6 +133,7 @@ pub(crate) fn run(
     done("police", batch);
     finish_translations(batch, context);
     rewrite(batch, context, transmit_credit, free);
+    offload(batch, context);
     done("rewrite", batch);
     count(batch, context);
     batch.denied_replies.clear();

@@ -19,6 +19,9 @@ pub struct FlowInfo {
     /// Whether the flow is never evicted: both ends have sent packets, and the quota of its port allows it.
     #[serde(default)]
     pub assured: bool,
+    /// Whether the kernel forwards its packets.
+    #[serde(default)]
+    pub offloaded: bool,
     /// Port that the flow counts against: its first packet came from there.
     #[serde(default)]
     pub port: PortId,

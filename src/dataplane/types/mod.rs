@@ -28,7 +28,7 @@ pub use port::{PortHealth, PortKind, PortReport, PortSpec, StuckWorker};
 pub use route_report::{NeighborState, PathHop, PathNeighbor, RouteOrigin, RouteReport};
 pub use service_flows::ServiceFlows;
 pub use settings::{
-    Backend, ConntrackSettings, FlowMemory, MasqueradeSettings, Polling, SHARED_MEMORY, Scheduling, Settings,
-    Timeouts, TunnelMode, TunnelSettings, flow_directory_in_shared_memory,
+    Backend, ConntrackSettings, FlowMemory, MasqueradeSettings, OffloadSettings, Polling, SHARED_MEMORY,
+    Scheduling, Settings, Timeouts, TunnelMode, TunnelSettings, flow_directory_in_shared_memory,
 };
 pub use worker_times::{StageTime, TimeCounts, WorkerTimes};

@@ -83,6 +83,9 @@ pub struct PortReport {
     pub native: bool,
     /// Whether driver and UMEM exchange frames without a copy.
     pub zero_copy: bool,
+    /// Whether the kernel forwards the packets of established flows.
+    #[serde(default)]
+    pub offloaded: bool,
     /// Limitations, and their reasons: one sentence each.
     pub warnings: Vec<String>,
 }
@@ -98,6 +101,7 @@ impl PortReport {
             queues: interface.queues(),
             native: false,
             zero_copy: false,
+            offloaded: false,
             warnings,
         }
     }

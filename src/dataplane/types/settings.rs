@@ -58,6 +58,15 @@ pub struct Settings {
     pub masquerade: Option<MasqueradeSettings>,
     /// Tunnels to other nodes, if there may be any.
     pub tunnel: Option<TunnelSettings>,
+    /// Flow offload, if the kernel may forward packets of established flows.
+    pub offload: Option<OffloadSettings>,
+}
+
+/// Flow offload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffloadSettings {
+    /// Time for which the kernel forwards packets of established flows after the switch has ended or stopped.
+    pub lease: Duration,
 }
 
 /// Tunnels to other nodes (VXLAN, RFC 7348). Uplinks take their packets from the kernel.
@@ -258,6 +267,7 @@ impl Default for Settings {
             conntrack: ConntrackSettings::default(),
             masquerade: None,
             tunnel: None,
+            offload: None,
         }
     }
 }

@@ -291,6 +291,7 @@ impl Worker {
             conntrack: &self.shared.conntrack,
             bindings: &self.shared.bindings,
             external_ports: self.shared.external_ports.as_ref(),
+            offload: self.shared.offload.as_deref(),
             neighbors: &self.shared.neighbors,
             stats: &self.shared.mailboxes[self.id.index()].stats,
             events: self.shared.flow_events.of(self.id).map(|events| &**events),

@@ -12,6 +12,7 @@ use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
 use crate::dataplane::masquerade::ExternalPorts;
 use crate::dataplane::neighbor::table::{Neighbors, SolicitQueue};
+use crate::dataplane::offload::Offload;
 use crate::dataplane::service::Bindings;
 use crate::dataplane::stats::FlowEventQueues;
 
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub bindings: Arc<Bindings>,
     /// External ports of masqueraded flows, if flows are masqueraded.
     pub external_ports: Option<ExternalPorts>,
+    /// Records of the flows that the kernel forwards, if it may.
+    pub offload: Option<Arc<Offload>>,
     /// Ethernet addresses behind the ports and on uplinks.
     pub neighbors: Arc<Neighbors>,
     /// Neighbours on uplinks that workers want resolved.

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys::{
-    self, BPF_F_REPLACE, BPF_TCX_EGRESS, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE,
-    bpf_link_create_opts, bpf_link_info, bpf_link_update_opts,
+    self, BPF_F_REPLACE, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create_opts,
+    bpf_link_info, bpf_link_update_opts,
 };
 use rustix::fs::statfs;
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -71,6 +71,11 @@ impl Pins {
     /// File of the tc program at the node's end of a host port.
     pub(in crate::xdp) fn egress_path(&self, index: u32) -> PathBuf {
         self.directory.join(format!("{index}-egress"))
+    }
+
+    /// File of a program of flow offload.
+    pub(in crate::xdp) fn ingress_path(&self, index: u32) -> PathBuf {
+        self.directory.join(format!("{index}-ingress"))
     }
 }
 
@@ -131,13 +136,14 @@ impl Link {
         })
     }
 
-    /// Attaches a tc program to the frames that an interface sends (tcx, Linux 6.6).
-    pub(in crate::xdp) fn create_egress(code: BorrowedFd<'_>, index: u32) -> io::Result<Link> {
+    /// Attaches a tc program to the frames that an interface receives or sends (tcx, Linux 6.6): `hook` is `BPF_TCX_INGRESS` or
+    /// `BPF_TCX_EGRESS`.
+    pub(in crate::xdp) fn create_tc(code: BorrowedFd<'_>, index: u32, hook: u32) -> io::Result<Link> {
         let size = size_of::<bpf_link_create_opts>() as _;
         let options = bpf_link_create_opts { sz: size, ..Default::default() };
         let (code, index) = (code.as_raw_fd(), index.cast_signed());
         // SAFETY: the descriptor is open and the options outlive the call.
-        owned(unsafe { libbpf_sys::bpf_link_create(code, index, BPF_TCX_EGRESS, &raw const options) })
+        owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) })
     }
 
     /// Opens the link of a pin.

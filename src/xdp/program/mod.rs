@@ -240,7 +240,7 @@ impl Registration {
 ///
 /// The kernel waits for them when a map of maps is changed (`maybe_wait_bpf_programs` of
 /// `kernel/bpf/syscall.c`, Linux 4.19).
-fn wait_for_programs() -> libbpf_rs::Result<()> {
+pub(crate) fn wait_for_programs() -> libbpf_rs::Result<()> {
     const WORD_BYTES: u32 = size_of::<u32>() as u32;
     let create = |kind, options: &bpf_map_create_opts| {
         MapHandle::create(kind, Some("palisade_wait"), WORD_BYTES, WORD_BYTES, 1, options)
@@ -313,6 +313,17 @@ fn prepare(open: &mut OpenObject, queues: u16, constants: &UplinkConstants) -> l
 
 fn map_of(object: &Object, name: &str) -> libbpf_rs::Result<Option<MapHandle>> {
     object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map)).transpose()
+}
+
+/// Detaches the program of a switch from an interface, if there is one. Fails for a program of another owner.
+pub fn remove_program_of_switch(interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
+    let Some(earlier) = earlier_on(interface)? else { return Ok(()) };
+    let code = program_with(earlier.id()).map_err(|error| {
+        XdpError::from_io(format!("open the XDP program of interface {}", interface.name), &error)
+    })?;
+    // The program replaces itself, and this attachment holds it from then on.
+    let (attachment, _) = Attachment::take(interface, code.as_fd(), Some(&earlier), pins)?;
+    attachment.detach(code.as_fd())
 }
 
 /// A program that drops every frame. It is loaded once, so that it is attached to a new interface without

@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::ObjectBuilder;
-use libbpf_rs::libbpf_sys::{self, BPF_TC_EGRESS, BPF_TC_F_REPLACE, bpf_tc_hook, bpf_tc_opts};
+use libbpf_rs::libbpf_sys::{
+    self, BPF_TC_EGRESS, BPF_TC_F_REPLACE, BPF_TCX_EGRESS, bpf_tc_hook, bpf_tc_opts,
+};
 
 use super::link::{Link, Pins, program_with};
 use crate::netlink::{Interface, VethPeer};
@@ -132,7 +134,7 @@ fn put_link(code: BorrowedFd<'_>, index: u32, pins: &Pins) -> io::Result<(Hook, 
         link.update(code, program_with(program)?.as_fd())?;
         return Ok((Hook::Link(link, pin), true));
     }
-    let link = Link::create_egress(code, index)?;
+    let link = Link::create_tc(code, index, BPF_TCX_EGRESS)?;
     // The link of the file has lost its interface.
     let _ = fs::remove_file(&pin);
     link.pin(&pin)?;

@@ -97,7 +97,7 @@ pub(crate) fn assert_hears_nothing(end: &TcpStream) {
 pub(crate) fn assert_closed(from: &Pod, to: IpAddr) {
     let send = || from.run(|| FirstPacket::tcp(to)).unwrap();
     match from.plan().ports {
-        PodPorts::Veth => {
+        PodPorts::Veth | PodPorts::Offload => {
             assert_dropped_by_program(|| ProgramCounts::on(&from.plan().host_interface), send);
         }
         PodPorts::Tap => {

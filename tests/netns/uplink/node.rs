@@ -320,6 +320,7 @@ fn make_pod(node: &Namespace, number: Number, pod: usize, ports: PodPorts) -> Na
             mtu: None,
             mac: None,
             queues: 1,
+            is_silent: false,
         })
         .unwrap();
     } else {

@@ -276,6 +276,18 @@ impl Entry {
         }
     }
 
+    /// Adds packets of one end that the kernel has forwarded, the last of them at a time if it is given.
+    pub(super) fn add_offloaded(&self, is_low: bool, count: ForwardCount, now_ms: Option<u32>) {
+        let half = self.half(is_low);
+        let last_seen_ms = now_ms.unwrap_or_else(|| half.last_seen_ms.load(Relaxed));
+        half.add_count(&ForwardCount { last_seen_ms, ..count });
+    }
+
+    /// Forgets the windows of a connection whose segments the kernel forwards from now on.
+    pub(crate) fn forget_windows(&self) {
+        self.halves.iter().for_each(Half::forget_window);
+    }
+
     /// Packets and bytes that initiator and responder have sent.
     pub(crate) fn counts(&self) -> [(u64, u64); 2] {
         self.sides().map(Half::counts)

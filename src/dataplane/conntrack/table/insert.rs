@@ -88,6 +88,7 @@ impl Conntrack {
     /// Restarts the flow in a slot, with a new evaluation: the port pair is used again, perhaps opened by its
     /// other side. The virtual end stays, which other workers may read.
     pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
+        self.end_offload(slot);
         let entry = self.entry(slot);
         let owner = QuotaOwner::unassured(flow.owner_port);
         self.quotas.add(owner);

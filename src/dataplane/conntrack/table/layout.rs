@@ -14,6 +14,7 @@ use super::super::timeouts::timeouts_ms;
 use super::super::virtual_end::{FrontEnd, VirtualEnd};
 use super::slot::{BUCKET_SLOTS, Slot};
 use super::tags::{BucketTags, TOMBSTONE};
+use crate::dataplane::offload::Offload;
 use crate::dataplane::{ConntrackSettings, FlowCount};
 use crate::ids::PortId;
 use crate::mem::{HugeArray, prefetch_read};
@@ -25,6 +26,8 @@ pub(crate) struct Conntrack {
     pub(super) virtual_ends: HugeArray<VirtualEnd>,
     /// Counts of translated flows that are not in the entries.
     forward_counts: Option<Arc<dyn ForwardCounts>>,
+    /// Records of the flows that the kernel forwards.
+    pub(super) offload: Option<Arc<Offload>>,
     seed: HashSeed,
     /// Time at which the flow in each slot was inserted, milliseconds; zero for one that was restored.
     opened_ms: Box<[std::sync::atomic::AtomicU32]>,
@@ -71,6 +74,7 @@ impl Conntrack {
             entries,
             virtual_ends,
             forward_counts: None,
+            offload: None,
             seed,
             opened_ms,
             timeouts_ms: timeouts_ms(&settings.timeouts),
@@ -85,6 +89,16 @@ impl Conntrack {
     /// Adds counts that are not in the entries.
     pub(crate) fn add_forward_counts(&mut self, counts: Arc<dyn ForwardCounts>) {
         self.forward_counts = Some(counts);
+    }
+
+    /// Number of slots.
+    pub(crate) fn slots(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds records of flows that the kernel forwards, one for each slot.
+    pub(crate) fn add_offload(&mut self, offload: Arc<Offload>) {
+        self.offload = Some(offload);
     }
 
     /// Whether a segment other than a SYN may open a TCP connection (`nf_conntrack_tcp_loose` of Linux).
@@ -232,7 +246,7 @@ impl Conntrack {
     /// Packets and bytes that initiator and responder of the flow in a slot have sent, and milliseconds since its last packet.
     pub(crate) fn counts(&self, slot: Slot, now_ms: u32) -> ([(u64, u64); 2], u32) {
         let entry = self.entry(slot);
-        let ([(packets, bytes), responder], idle_ms) = (entry.counts(), entry.idle_ms(now_ms));
+        let ([(packets, bytes), responder], idle_ms) = self.entry_counts(slot, entry, now_ms);
         let count =
             self.forward_counts_of(slot).map(|(counts, binding)| counts.count_of(binding, slot.number()));
         let Some(count) = count.filter(|count| count.packets > 0) else {

@@ -32,6 +32,7 @@ mod layout;
 mod lookup;
 mod lookup_batch;
 mod lookup_tags_first;
+mod offloaded;
 mod placement;
 mod quota_class;
 mod remove;

@@ -55,6 +55,7 @@ impl Conntrack {
     /// Ends the flow in a slot. Those who follow flows learn the reason; without one they learn nothing.
     pub(crate) fn remove(&self, slot: Slot, reason: Option<FlowEnd>, by: &mut WorkerState) {
         let entry = self.entry(slot);
+        self.end_offload(slot);
         if by.retired.len() == RETIRED_FLOWS_MAX {
             return; // The sweep ends it a little later: its timeout has passed by then, or its policy denies it again.
         }

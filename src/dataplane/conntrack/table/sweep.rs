@@ -38,6 +38,7 @@ impl Conntrack {
                 if !self.holds_flow(slot) {
                     continue;
                 }
+                self.count_offloaded(slot, now_ms);
                 if self.is_idle(slot, now_ms) {
                     self.remove(slot, Some(FlowEnd::Idle), by);
                 } else if is_ended(self.entry(slot)) {

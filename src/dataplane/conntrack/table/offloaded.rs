@@ -1,0 +1,83 @@
+//! Flows that the kernel forwards: their packets are counted here, and their records end with them.
+
+use super::super::entry::Entry;
+use super::super::forward_counts::ForwardCount;
+use super::super::state::{FlowState, Side};
+use super::layout::Conntrack;
+use super::slot::Slot;
+use crate::dataplane::offload::{Forwarded, Offload};
+
+impl Conntrack {
+    /// Counts the packets of a flow that the kernel has forwarded since the last call, as ones of this time.
+    #[inline]
+    pub(crate) fn count_offloaded(&self, slot: Slot, now_ms: u32) {
+        if let Some(offload) = &self.offload
+            && let Some(forwarded) = offload.take(slot.number())
+        {
+            self.add_offloaded(slot, forwarded, Some(now_ms));
+        }
+    }
+
+    /// Makes the packets of a flow upcalls, and counts those that the kernel has forwarded.
+    #[inline]
+    pub(crate) fn end_offload(&self, slot: Slot) {
+        if let Some(offload) = &self.offload {
+            offload.remove(slot.number());
+            if let Some(forwarded) = offload.take(slot.number()) {
+                self.add_offloaded(slot, forwarded, None);
+            }
+        }
+    }
+
+    /// Packets and bytes that initiator and responder have sent, with those that the kernel has forwarded, and milliseconds since
+    /// the last packet.
+    pub(super) fn entry_counts(&self, slot: Slot, entry: &Entry, now_ms: u32) -> ([(u64, u64); 2], u32) {
+        let (mut counts, mut idle_ms) = (entry.counts(), entry.idle_ms(now_ms));
+        let Some(offload) = &self.offload else { return (counts, idle_ms) };
+        for (is_low, Forwarded { packets, bytes }) in
+            [true, false].into_iter().zip(offload.peek(slot.number()))
+        {
+            let side = &mut counts[entry.sender(is_low) as usize];
+            *side = (side.0 + packets, side.1 + bytes);
+            idle_ms = if packets > 0 { 0 } else { idle_ms };
+        }
+        (counts, idle_ms)
+    }
+
+    /// Whether the kernel forwards packets of the flow in a slot.
+    pub(crate) fn is_offloaded(&self, slot: Slot) -> bool {
+        self.offload.as_ref().is_some_and(|offload| offload.is_recorded(slot.number()))
+    }
+
+    /// State of the flow in a slot: a connection whose third segment the kernel has forwarded is established.
+    pub(crate) fn state_of(&self, slot: Slot) -> FlowState {
+        let entry = self.entry(slot);
+        let state = entry.state();
+        let by_initiator = |offload: &Offload| {
+            let is_low = entry.sender(true) == Side::Initiator;
+            offload.peek(slot.number())[usize::from(!is_low)].packets > 0
+        };
+        match &self.offload {
+            Some(offload) if state == FlowState::SynReceived && by_initiator(offload) => {
+                FlowState::Established
+            }
+            _ => state,
+        }
+    }
+
+    /// Adds packets to the counts of a flow. The acknowledgement of the responder's SYN has been among those of the initiator.
+    #[inline(never)]
+    fn add_offloaded(&self, slot: Slot, forwarded: [Forwarded; 2], now_ms: Option<u32>) {
+        let entry = self.entry(slot);
+        for (is_low, Forwarded { packets, bytes }) in [true, false].into_iter().zip(forwarded) {
+            if packets > 0 {
+                entry.add_offloaded(is_low, ForwardCount { packets, bytes, last_seen_ms: 0 }, now_ms);
+            }
+            let is_initiator = entry.sender(is_low) == Side::Initiator;
+            if packets > 0 && is_initiator && entry.state() == FlowState::SynReceived {
+                entry.set_state(FlowState::SynReceived, FlowState::Established);
+                self.on_state_change(slot, FlowState::SynReceived, FlowState::Established);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Opening of a pod's port whose established flows the kernel forwards: its upcall device, and the programs.
+//!
+//! The upcall device is a tap in the namespace of the switch. A worker reads the packets from it that the program at the pod's
+//! interface does not forward, whole segments and all, and writes those for the pod to it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use crate::dataplane::engine::Dataplane;
+use crate::dataplane::fib::port::PortView;
+use crate::dataplane::offload::Offload;
+use crate::dataplane::port_attachment::{OffloadedPort, OpenPort, PortAttachment};
+use crate::dataplane::worker::handoff;
+use crate::dataplane::worker::mailbox::Command;
+use crate::dataplane::{PortError, PortKind, PortReport, PortSpec};
+use crate::ids::PortId;
+use crate::limits::MTU_MAX;
+use crate::netlink::{Interface, RouteSocket, VethPeer};
+use crate::tap::{TapDevice, TapSpec};
+use crate::xdp::offload::{OffloadProgram, Placement};
+use crate::xdp::{Pins, PortQueue, XdpError, remove_program_of_switch};
+
+/// Beginning of the names of upcall devices. The index of the pod's interface follows.
+const UPCALL_PREFIX: &str = "palup";
+
+/// Name of the upcall device of an interface.
+fn upcall_device(index: u32) -> String {
+    format!("{UPCALL_PREFIX}{index}")
+}
+
+/// What an offloaded port needs.
+pub(super) struct Means<'a> {
+    offload: &'a Offload,
+    pins: &'a Pins,
+}
+
+impl Dataplane {
+    /// Whether the flows of a port are offloaded: with the reason where the settings want it and it cannot be.
+    pub(super) fn offload_means(
+        &self,
+        spec: &PortSpec,
+        interface: &Interface,
+    ) -> Result<Option<Means<'_>>, String> {
+        if spec.kind != PortKind::Pod {
+            return Ok(None);
+        }
+        let refused = |reason: &str| Err(reason.to_owned());
+        let Some(offload) = &self.core.shared.offload else {
+            return self.core.offload_refused.clone().map_or(Ok(None), Err);
+        };
+        let pins = match &self.pins {
+            Ok(pins) => pins,
+            Err(reason) => return Err(format!("its programs would end with the process: {reason}")),
+        };
+        if spec.vlan.is_some() {
+            return refused("its frames have a VLAN tag");
+        }
+        match VethPeer::is_elsewhere(interface) {
+            Ok(true) => Ok(Some(Means { offload, pins })),
+            Ok(false) => refused("both ends of its veth pair are in one network namespace"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Opens the port `id` on a pod's veth pair with an upcall device, and gives its view to `announce` before the workers get
+    /// its queues.
+    pub(super) fn open_offloaded(
+        &self,
+        ports: &mut BTreeMap<PortId, OpenPort>,
+        id: PortId,
+        interface: &Interface,
+        means: &Means<'_>,
+        announce: impl FnOnce(PortView, &Interface),
+    ) -> Result<PortReport, PortError> {
+        let Means { offload, pins } = means;
+        let tap = TapSpec {
+            namespace: String::new(),
+            namespace_cookie: None,
+            interface: upcall_device(interface.index),
+            mtu: Some(interface.mtu),
+            mac: None,
+            queues: self.core.workers() as u16,
+            is_silent: true,
+        };
+        let (mut upcalls, queues) = TapDevice::open(&tap)?;
+        let open = |(binder, queue)| PortQueue::tap(binder, id, queue);
+        let queues: Result<Vec<_>, XdpError> = self.binders.iter().zip(queues).map(open).collect();
+        let queues = queues?;
+        let unread = upcalls.take_unread();
+        self.count_losses(id, interface, &queues, unread)?;
+        offload.open_port(id, interface.index);
+        let at = Placement { port: id, pod_index: interface.index, upcall_index: upcalls.interface().index };
+        // The program comes before an XDP program goes that drops what the pod sends.
+        let program = match self.attach(offload, at, pins, interface) {
+            Ok(program) => program,
+            Err(error) => {
+                offload.close_port(id);
+                if !upcalls.was_there() {
+                    upcalls.remove()?;
+                }
+                return Err(error);
+            }
+        };
+        if self.is_started.load(Ordering::Relaxed) {
+            upcalls.keep();
+        }
+        let mtu = interface.mtu.min(MTU_MAX as u32) as u16;
+        announce(PortView::new(PortKind::Pod, None, mtu, None).with_upcalls(), interface);
+        let count = queues.len() as u16;
+        let accesses = handoff::accesses(self.core.workers(), queues, interface.mtu as usize);
+        for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
+            Self::send_command(mailbox, Command::Open(id, access))?;
+        }
+        let report = PortReport {
+            id,
+            interface_index: interface.index,
+            program: program.id(),
+            mtu: interface.mtu,
+            queues: count,
+            native: false,
+            zero_copy: false,
+            offloaded: true,
+            warnings: Vec::new(),
+        };
+        let attachment = PortAttachment::Offloaded(Box::new(OffloadedPort { program, upcalls }));
+        ports.insert(id, OpenPort { interface: interface.clone(), attachment, marker: None });
+        Ok(report)
+    }
+
+    fn attach(
+        &self,
+        offload: &Offload,
+        at: Placement,
+        pins: &Pins,
+        interface: &Interface,
+    ) -> Result<OffloadProgram, PortError> {
+        let program = OffloadProgram::attach(offload.maps(), at, pins)?;
+        self.forget_guard(interface.index);
+        match remove_program_of_switch(interface, Some(pins)) {
+            Ok(()) => Ok(program),
+            Err(error) => {
+                program.detach()?;
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Removes what an earlier run with flow offload has left at an interface that has an XDP program now.
+pub(super) fn remove_leftovers(interface: &Interface, pins: Option<&Pins>) -> Result<(), PortError> {
+    let Some(pins) = pins else { return Ok(()) };
+    if OffloadProgram::remove_from(interface.index, pins)? {
+        let kernel = RouteSocket::open()?;
+        if let Ok(upcalls) = Interface::find(&upcall_device(interface.index)) {
+            kernel.remove_link_with_index(upcalls.index)?;
+        }
+    }
+    Ok(())
+}
