@@ -9,6 +9,7 @@ mod fragments;
 mod jumbo;
 mod kernel_drops;
 mod many_pods;
+mod offload;
 mod on_offload;
 mod on_taps;
 mod path_mtu;

@@ -1,0 +1,250 @@
+//! Flow offload: the kernel forwards established flows, and nothing that policy, a change of it, or the end of a flow denies.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use palisade::control::protocol::PortInfo;
+use palisade::dataplane::FlowInfo;
+use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::lab::{Pod, PodPorts};
+use palisade::net::flow::Protocol;
+
+use super::rig_of;
+use crate::support::connection::Connection;
+use crate::support::{INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from};
+
+const MEGABYTES: u64 = 8 << 20;
+
+fn rig(pods: &[&str]) -> Rig {
+    rig_of(PodPorts::Offload, pods, 1, "")
+}
+
+/// Frames that workers have received.
+fn upcalls(rig: &Rig) -> u64 {
+    rig.counters().workers.values().map(|worker| worker.received).sum()
+}
+
+fn port_of(rig: &Rig, pod: &Pod) -> PortInfo {
+    let ports = rig.switch.client().ports().unwrap();
+    ports.into_iter().find(|port| port.name == pod.plan().host_interface).unwrap()
+}
+
+/// The flow of a connection.
+fn flow_of(rig: &Rig, client: SocketAddr) -> FlowInfo {
+    let mut flows = rig.flows(100);
+    flows.retain(|flow| flow.key.src_port == client.port());
+    assert_eq!(flows.len(), 1, "{flows:?}");
+    flows.remove(0)
+}
+
+/// A socket of each pod, connected to the other's.
+fn udp_pair(one: &Pod, other: &Pod) -> [UdpSocket; 2] {
+    let bind = |pod: &Pod| pod.run(|| UdpSocket::bind((pod.v4(), 0)).unwrap()).unwrap();
+    let pair = [bind(one), bind(other)];
+    pair[0].connect(pair[1].local_addr().unwrap()).unwrap();
+    pair[1].connect(pair[0].local_addr().unwrap()).unwrap();
+    pair
+}
+
+fn exchange(pair: &[UdpSocket; 2]) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        pair[from].send(b"hello").unwrap();
+        pair[to].set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(pair[to].recv(&mut [0; 16]).unwrap(), 5);
+    }
+}
+
+#[test]
+fn established_flows_cross_without_the_workers_and_every_byte_is_counted() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    assert!([&client, &server].iter().all(|pod| port_of(&rig, pod).report.offloaded));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        let before = upcalls(&rig);
+        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        let upcalls = upcalls(&rig) - before;
+        assert!(upcalls < 60, "{upcalls} packets of a connection came up");
+    }
+    let flows = rig.flows(100);
+    for flow in flows.iter().filter(|flow| flow.key.protocol == Protocol::TCP) {
+        // Headers and what is sent back come on top.
+        let sent = flow.bytes + flow.reply_bytes;
+        assert!(sent > MEGABYTES && sent < 2 * MEGABYTES + MEGABYTES / 4, "{flow:?}");
+    }
+    let pair = udp_pair(&client, &server);
+    exchange(&pair);
+    exchange(&pair);
+    let before = upcalls(&rig);
+    for _ in 0..500 {
+        exchange(&pair);
+    }
+    assert_eq!(upcalls(&rig), before, "datagrams of a known flow came up");
+    let flow = flow_of(&rig, pair[0].local_addr().unwrap());
+    assert_eq!((flow.packets, flow.reply_packets), (502, 502), "{flow:?}");
+    assert_eq!((flow.bytes, flow.reply_bytes), (502 * 33, 502 * 33), "{flow:?}");
+    assert!(flow.offloaded);
+    let all: u64 = flows.iter().map(|flow| flow.packets + flow.reply_packets).sum::<u64>() + 2 * 502;
+    eventually("the ports have counted the packets of all flows", || {
+        let counters = rig.counters();
+        assert_accounted(&counters);
+        let count = |count: fn(&palisade::control::protocol::CountersReport) -> u64| count(&counters);
+        let forwarded = count(|counters| counters.ports.values().map(|port| port.forwarded).sum());
+        forwarded >= all
+    });
+    assert!(rig.drops().is_empty(), "{:?}", rig.drops());
+}
+
+#[test]
+fn a_change_of_policy_ends_offloaded_flows_at_once_and_others_go_on() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(&["db", "friend", "stranger", "web", "cache"]);
+    let [db, friend, stranger, web, cache] =
+        ["db", "friend", "stranger", "web", "cache"].map(|pod| rig.pod(pod));
+    let mut denied = Connection::open(&stranger, &db);
+    assert!(denied.goes_on(PATIENCE));
+    let udp = udp_pair(&friend, &db);
+    exchange(&udp);
+    exchange(&udp);
+    let others = udp_pair(&web, &cache);
+    exchange(&others);
+    exchange(&others);
+    let before = upcalls(&rig);
+    // Whole tables may change every pod's policy: a packet of each direction is evaluated again.
+    rig.apply(&only_from("db", "friend"));
+    for _ in 0..10 {
+        exchange(&others);
+    }
+    assert_eq!(upcalls(&rig) - before, 2);
+    denied.assert_ended(&rig.switch, &stranger, INGRESS);
+    // The policy allows TCP alone.
+    udp[0].send(b"hello").unwrap();
+    eventually("a datagram of a known flow is denied", || {
+        rig.counters().ports[&friend.plan().host_interface].drops.contains_key(INGRESS)
+    });
+    udp[1].set_nonblocking(true).unwrap();
+    assert!(udp[1].recv(&mut [0; 16]).is_err());
+    let mut allowed = Connection::open(&friend, &db);
+    assert!(allowed.goes_on(PATIENCE) && flow_of(&rig, allowed.client.local_addr().unwrap()).offloaded);
+}
+
+#[test]
+fn the_ends_of_a_connection_end_its_offload() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let mut talk = Connection::open(&client, &server);
+    assert!(talk.goes_on(PATIENCE));
+    let of = talk.client.local_addr().unwrap();
+    assert!(flow_of(&rig, of).offloaded);
+    let Connection { client: mut one, server: mut other } = talk;
+    one.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(other.read(&mut [0; 16]).unwrap(), 0);
+    // The other direction goes on.
+    other.write_all(&[7; 4096]).unwrap();
+    let mut heard = vec![0; 4096];
+    one.read_exact(&mut heard).unwrap();
+    let flow = flow_of(&rig, of);
+    assert_eq!((&*flow.state, flow.offloaded), ("fin-wait", false));
+    drop((one, other));
+    eventually("the connection has ended", || flow_of(&rig, of).state == "time-wait");
+    assert!(rig.drops().is_empty(), "{:?}", rig.drops());
+}
+
+/// Sends `frame` as a pod does that writes every byte itself.
+fn send_frame(pod: &Pod, frame: &[u8]) {
+    let socket = pod.run(|| crate::support::packet_socket::PacketSocket::open("eth0").unwrap()).unwrap();
+    socket.send(frame).unwrap();
+}
+
+#[test]
+fn a_flow_is_forwarded_from_the_port_of_its_pod_alone() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(&["db", "friend", "liar"]);
+    let (db, friend, liar) = (rig.pod("db"), rig.pod("friend"), rig.pod("liar"));
+    let pair = udp_pair(&friend, &db);
+    exchange(&pair);
+    exchange(&pair);
+    let [from, to] = [0, 1].map(|i: usize| pair[i].local_addr().unwrap());
+    let gateway = palisade::dataplane::Gateway::default().mac.0;
+    let frame = |source: [u8; 6], ttl: u8| udp_frame(gateway, source, (from, to), ttl);
+    pair[1].set_nonblocking(true).unwrap();
+    let hears = || pair[1].recv(&mut [0; 16]).is_ok();
+    let drops = |pod: &Pod| rig.counters().ports[&pod.plan().host_interface].drops.clone();
+    // Another pod with the tuple and the Ethernet address of the flow.
+    send_frame(&liar, &frame(friend.plan().mac.0, 64));
+    eventually("it is dropped", || drops(&liar).get("spoofed") == Some(&1));
+    assert!(!hears());
+    // A packet that has come to the end of its way.
+    send_frame(&friend, &frame(friend.plan().mac.0, 1));
+    eventually("it is dropped", || drops(&friend).get("ttl-exceeded") == Some(&1));
+    assert!(!hears());
+    // To another station than the switch.
+    send_frame(&friend, &udp_frame(db.plan().mac.0, friend.plan().mac.0, (from, to), 64));
+    eventually("it is dropped", || drops(&friend).get("not-for-us") == Some(&1));
+    assert!(!hears());
+    // The positive control.
+    send_frame(&friend, &frame(friend.plan().mac.0, 64));
+    eventually("it arrives", hears);
+}
+
+/// A datagram over IPv4 in an Ethernet frame.
+fn udp_frame(
+    to: [u8; 6],
+    from: [u8; 6],
+    (source, destination): (SocketAddr, SocketAddr),
+    ttl: u8,
+) -> Vec<u8> {
+    let octets = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(v4) => v4.octets(),
+        IpAddr::V6(_) => panic!("the datagram is one of IPv4"),
+    };
+    let builder = etherparse::PacketBuilder::ethernet2(from, to)
+        .ipv4(octets(source), octets(destination), ttl)
+        .udp(source.port(), destination.port());
+    let mut frame = Vec::new();
+    builder.write(&mut frame, b"false").unwrap();
+    frame
+}
+
+#[test]
+fn a_capture_sees_every_packet_and_the_kernel_forwards_again_behind_it() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(&["client", "server"]);
+    let pair = udp_pair(&rig.pod("client"), &rig.pod("server"));
+    exchange(&pair);
+    exchange(&pair);
+    let client = rig.switch.client();
+    let capture = client.start_capture(&Default::default()).unwrap();
+    let before = upcalls(&rig);
+    for _ in 0..10 {
+        exchange(&pair);
+    }
+    assert_eq!(upcalls(&rig) - before, 20);
+    client.stop_capture(capture).unwrap();
+    eventually("the kernel forwards again", || {
+        let before = upcalls(&rig);
+        exchange(&pair);
+        upcalls(&rig) == before
+    });
+}
+
+#[test]
+fn flows_go_on_without_the_switch_until_their_lease_ends() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig_of(PodPorts::Offload, &["client", "server"], 1, "[offload]\nlease_s = 4\n");
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let mut talk = Connection::open(&client, &server);
+    assert!(talk.goes_on(PATIENCE));
+    let Rig { switch, mut lab } = rig;
+    switch.kill().unwrap();
+    assert!(talk.goes_on(PATIENCE), "the connection goes on");
+    eventually("the lease ends", || !talk.goes_on(Duration::from_millis(300)));
+    // Nothing of it has reached the node, which would forward it.
+    let switch = Rig::start(&mut lab, "");
+    let rig = Rig { switch, lab };
+    eventually("the connection goes on with the next switch", || talk.goes_on(PATIENCE));
+    assert_eq!(flow_of(&rig, talk.client.local_addr().unwrap()).state, "established");
+}
