@@ -360,6 +360,9 @@ impl Core {
     pub(super) fn counters(&self) -> Counters {
         let state = self.state();
         let mut counters = Counters::default();
+        if let Some(offload) = &self.shared.offload {
+            offload.count_ports();
+        }
         for port in state.ports.keys() {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));

@@ -29,7 +29,7 @@ impl Keeper {
         let run = move || {
             loop {
                 offload.renew_lease(now_ns().saturating_add(lease.as_nanos() as u64));
-                offload.pass_grace_period(|| wait_for_programs().is_ok());
+                offload.end_grace_period(|| wait_for_programs().is_ok());
                 if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }

@@ -1,12 +1,13 @@
 //! Flow offload: records of flows that the kernel forwards between pods on veth pairs, while the workers decide on everything
 //! else.
 //!
-//! A flow has the record with the number of its slot in conntrack. A worker that forwards a packet of an established flow
-//! between two offloaded ports fills the record, and then names it in a bucket: from there on the program at the pod's
-//! interface finds it. The end of the flow takes it out of the bucket.
+//! A worker that forwards a packet of an established flow between two offloaded ports takes a free record, fills it, and then
+//! names it in a bucket: from there on the program at the pod's interface finds it. The end of the flow takes it out of the
+//! bucket. The slot of the flow in conntrack has the number of its record.
 //!
-//! **Reuse.** The program may still read a record that no bucket names any more. So a removed record is filled again only
-//! after every run of the program that could have found it has ended ([`Offload::pass_grace_period`]).
+//! **Reuse.** The program may still read a record that no bucket names any more. So a removed record is free again only
+//! after every run of the program that could have found it has ended ([`Offload::end_grace_period`]). The record that was freed
+//! last is taken first: those in use lie close together, in few pages.
 //!
 //! **Revalidation.** A record has the generation that has evaluated each direction of its flow, as the flow word in conntrack
 //! has it, and the maps have the policy epoch of each port. A change of policy stores the new epochs: from then on the packets of
@@ -34,11 +35,10 @@ use crate::xdp::offload::layout::{Bucket, PortWords, Record, address_words, hash
 /// Bytes of an Ethernet header, which the program does not count.
 const HEADER_BYTES: u64 = 14;
 
-// States of a record. Greater numbers: it was removed in the grace period with that number.
-const FREE: u32 = 0;
-const BUSY: u32 = 1;
-const LIVE: u32 = 2;
-const RETIRED: u32 = 3;
+/// Word of a slot without a record.
+const NONE: u32 = 0;
+/// Word of a slot whose record is being filled or removed. Any other word is the number of a record, and one.
+const BUSY: u32 = u32::MAX;
 
 /// A flow to record. The first end is the lower one of its key in conntrack.
 #[derive(Debug, Clone, Copy)]
@@ -77,12 +77,17 @@ pub(crate) struct Forwarded {
 /// Records of flows, and what the program needs to know about ports.
 pub(crate) struct Offload {
     maps: OffloadMaps,
-    /// State of each record.
-    states: Box<[AtomicU32]>,
-    /// Number of the grace period.
-    grace: AtomicU32,
-    /// Grace period in which a record was removed last.
-    retired_in: AtomicU32,
+    /// By slot of conntrack, its record.
+    slots: Box<[AtomicU32]>,
+    free: Records,
+    /// Removed records, which the program may still read.
+    retired: Records,
+    /// By record, the next one in the list that it is in.
+    next: Box<[AtomicU32]>,
+    /// Number of records that were taken at least once: those before it.
+    taken: AtomicU32,
+    /// By record and end, packets and bytes that the ports have counted.
+    taken_by_ports: Box<[[[AtomicU64; 2]; 2]]>,
     /// By port, packets and bytes received from it and sent by it in the kernel.
     totals: Box<[[AtomicU64; 4]]>,
     /// Whether all packets are upcalls for now, because a capture wants to see them.
@@ -97,9 +102,12 @@ impl Offload {
         let flows = maps.records.len();
         Offload {
             maps,
-            states: (0..flows).map(|_| AtomicU32::new(FREE)).collect(),
-            grace: AtomicU32::new(RETIRED),
-            retired_in: AtomicU32::new(0),
+            slots: (0..flows).map(|_| AtomicU32::new(NONE)).collect(),
+            free: Records::default(),
+            retired: Records::default(),
+            next: (0..flows).map(|_| AtomicU32::new(0)).collect(),
+            taken: AtomicU32::new(0),
+            taken_by_ports: (0..flows).map(|_| Default::default()).collect(),
             totals: (0..PORTS_MAX).map(|_| Default::default()).collect(),
             is_suspended: AtomicBool::new(false),
             recorded: AtomicU64::new(0),
@@ -159,115 +167,134 @@ impl Offload {
     /// offloaded, and is asked again after the record can be found: another worker may have ended the flow meanwhile. Returns
     /// whether the kernel forwards its packets.
     pub(crate) fn record(&self, slot: u32, flow: &OffloadedFlow, still: impl Fn() -> bool) -> bool {
-        let (state, record) = (&self.states[slot as usize], &self.maps.records[slot as usize]);
-        let now = state.load(Acquire);
-        if now == LIVE {
+        if let Some(record) = self.record_of(slot) {
             store_epochs(record, flow);
             return true;
         }
-        let is_free = now == FREE || now >= RETIRED && now.saturating_add(2) <= self.grace.load(Acquire);
-        if !is_free || state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_err() {
+        let word = &self.slots[slot as usize];
+        if word.compare_exchange(NONE, BUSY, AcqRel, Relaxed).is_err() {
             return false;
         }
+        let Some(number) = self.take_free() else {
+            word.store(NONE, Release);
+            return false;
+        };
+        let record = &self.maps.records[number as usize];
         // Packets that the program has counted since the record was removed are of the flow before.
-        self.take_record(record);
+        self.count_ports_of(number as usize);
+        for (taken, count) in [(&record.taken_packets, &record.packets), (&record.taken_bytes, &record.bytes)]
+        {
+            taken.iter().zip(count).for_each(|(taken, count)| taken.store(count.load(Relaxed), Relaxed));
+        }
         fill(record, flow);
         let hash = self.hash(record, flow.protocol);
-        let is_named = name(self.bucket(hash), word_of(hash, slot));
-        state.store(if is_named { LIVE } else { now }, SeqCst);
-        if !is_named {
+        if !name(self.bucket(hash), name_of(hash, number)) {
+            self.free.push(number, &self.next);
+            word.store(NONE, Release);
             self.refused.fetch_add(1, Relaxed);
             return false;
         }
+        word.store(number + 1, SeqCst);
         self.recorded.fetch_add(1, Relaxed);
         self.live.fetch_add(1, Relaxed);
-        // The worker that ends the flow does that first, and looks at the state of the record afterwards.
+        // The worker that ends the flow does that first, and looks for the record afterwards.
         fence(SeqCst);
-        if !still() {
+        let is_still = still();
+        if !is_still {
             self.remove(slot);
-            return false;
         }
-        true
+        is_still
+    }
+
+    fn take_free(&self) -> Option<u32> {
+        self.free.pop(&self.next).or_else(|| {
+            let fresh = |taken: u32| ((taken as usize) < self.next.len()).then_some(taken + 1);
+            self.taken.fetch_update(AcqRel, Relaxed, fresh).ok()
+        })
+    }
+
+    /// Record of the flow in a slot.
+    #[inline]
+    fn record_of(&self, slot: u32) -> Option<&Record> {
+        match self.slots[slot as usize].load(Acquire) {
+            NONE | BUSY => None,
+            word => self.maps.records.get(word as usize - 1),
+        }
     }
 
     /// Whether the flow in a slot has a record.
     #[inline]
     pub(crate) fn is_recorded(&self, slot: u32) -> bool {
-        self.states[slot as usize].load(Relaxed) == LIVE
+        self.record_of(slot).is_some()
     }
 
-    /// Removes the record of the flow in a slot, if it has one: from now on its packets are upcalls.
+    /// Removes the record of the flow in a slot, if it has one: from now on its packets are upcalls. Returns what the kernel has
+    /// forwarded since the last [`Offload::take`].
     #[inline]
-    pub(crate) fn remove(&self, slot: u32) {
+    pub(crate) fn remove(&self, slot: u32) -> Option<[Forwarded; 2]> {
         fence(SeqCst);
-        if self.states[slot as usize].load(Relaxed) == LIVE {
-            self.remove_live(slot);
+        match self.slots[slot as usize].load(Relaxed) {
+            NONE | BUSY => None,
+            word => self.remove_record(slot, word),
         }
     }
 
     #[cold]
-    fn remove_live(&self, slot: u32) {
-        let (state, record) = (&self.states[slot as usize], &self.maps.records[slot as usize]);
-        if state.compare_exchange(LIVE, BUSY, AcqRel, Relaxed).is_err() {
-            return;
-        }
+    fn remove_record(&self, slot: u32, word: u32) -> Option<[Forwarded; 2]> {
+        self.slots[slot as usize].compare_exchange(word, BUSY, AcqRel, Relaxed).ok()?;
+        let number = word - 1;
+        let record = &self.maps.records[number as usize];
         record.epochs.iter().for_each(|epoch| epoch.store(0, Relaxed));
         let protocol = Protocol(record.head.load(Relaxed).to_ne_bytes()[4]);
         let hash = self.hash(record, protocol);
-        let word = word_of(hash, slot);
         for way in &self.bucket(hash).ways {
-            let _ = way.compare_exchange(word, 0, SeqCst, Relaxed);
+            let _ = way.compare_exchange(name_of(hash, number), 0, SeqCst, Relaxed);
         }
+        let forwarded = take(record);
         self.live.fetch_sub(1, Relaxed);
-        // The period is read after the bucket has lost the name: a later one begins without a program that knows it.
-        let grace = self.grace.load(SeqCst);
-        self.retired_in.fetch_max(grace, SeqCst);
-        state.store(grace, SeqCst);
+        self.slots[slot as usize].store(NONE, SeqCst);
+        self.retired.push(number, &self.next);
+        forwarded
     }
 
     /// Packets that the kernel has forwarded since the last call, by the end that sent them; `None` if the flow in the slot
     /// has no record, or there were none.
     #[inline]
     pub(crate) fn take(&self, slot: u32) -> Option<[Forwarded; 2]> {
-        if self.states[slot as usize].load(Relaxed) < LIVE {
-            return None;
-        }
-        self.take_record(&self.maps.records[slot as usize])
+        self.record_of(slot).and_then(take)
     }
 
     /// Packets that the kernel has forwarded since the last [`Offload::take`], which will take them too.
     pub(crate) fn peek(&self, slot: u32) -> [Forwarded; 2] {
-        if self.states[slot as usize].load(Relaxed) != LIVE {
-            return [Forwarded::default(); 2];
-        }
-        let record = &self.maps.records[slot as usize];
+        let Some(record) = self.record_of(slot) else { return [Forwarded::default(); 2] };
         [0, 1].map(|end| Forwarded {
             packets: since(&record.packets[end], &record.taken_packets[end]),
             bytes: since(&record.bytes[end], &record.taken_bytes[end]),
         })
     }
 
-    fn take_record(&self, record: &Record) -> Option<[Forwarded; 2]> {
-        let taken = [0, 1].map(|end| Forwarded {
-            packets: take_since(&record.packets[end], &record.taken_packets[end]),
-            bytes: take_since(&record.bytes[end], &record.taken_bytes[end]),
-        });
-        let is_any = taken.iter().any(|end| end.packets > 0);
-        if is_any {
-            let ports = [0, 1].map(|end| usize::from(record.ports[end].load(Relaxed)));
-            for (end, count) in taken.iter().enumerate() {
-                let bytes = count.bytes + HEADER_BYTES * count.packets;
-                let (from, to) = (&self.totals[ports[end]], &self.totals[ports[1 - end]]);
-                from[0].fetch_add(count.packets, Relaxed);
-                from[1].fetch_add(bytes, Relaxed);
-                to[2].fetch_add(count.packets, Relaxed);
-                to[3].fetch_add(bytes, Relaxed);
-            }
-        }
-        is_any.then_some(taken)
+    /// Adds what the kernel has forwarded to the counts of the ports.
+    pub(crate) fn count_ports(&self) {
+        (0..self.taken.load(Acquire) as usize).for_each(|number| self.count_ports_of(number));
     }
 
-    /// Packets and bytes of frames that the kernel has received from a port and sent by it.
+    fn count_ports_of(&self, number: usize) {
+        let (record, taken) = (&self.maps.records[number], &self.taken_by_ports[number]);
+        let ports = record.ports.each_ref().map(|port| usize::from(port.load(Relaxed)));
+        for end in [0, 1] {
+            let packets = take_since(&record.packets[end], &taken[end][0]);
+            let bytes = take_since(&record.bytes[end], &taken[end][1]) + HEADER_BYTES * packets;
+            if packets > 0 {
+                let (from, to) = (&self.totals[ports[end]], &self.totals[ports[1 - end]]);
+                for (total, count) in from[..2].iter().chain(&to[2..]).zip([packets, bytes, packets, bytes]) {
+                    total.fetch_add(count, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Packets and bytes of frames that the kernel has received from a port and sent by it, up to the last
+    /// [`Offload::count_ports`].
     pub(crate) fn totals_of(&self, port: PortId) -> [u64; 4] {
         std::array::from_fn(|i| self.totals[port.index()][i].load(Relaxed))
     }
@@ -306,12 +333,18 @@ impl Offload {
         }
     }
 
-    /// Ends the grace period after `wait` has waited for every running program, if a record was removed in it or in the one
-    /// before.
-    pub(crate) fn pass_grace_period(&self, wait: impl FnOnce() -> bool) {
-        let grace = self.grace.load(SeqCst);
-        if self.retired_in.load(SeqCst) + 2 > grace && wait() {
-            self.grace.store(grace + 1, SeqCst);
+    /// Frees the records that were removed before the call, after `wait` has waited for every running program. One thread at a
+    /// time calls it.
+    pub(crate) fn end_grace_period(&self, wait: impl FnOnce() -> bool) {
+        let mut first = self.retired.take_all();
+        if first == NONE {
+            return;
+        }
+        let target = if wait() { &self.free } else { &self.retired };
+        while first != NONE {
+            let number = first - 1;
+            first = self.next[number as usize].load(Relaxed);
+            target.push(number, &self.next);
         }
     }
 
@@ -328,9 +361,45 @@ impl Offload {
     }
 }
 
+/// A list of records, the last added first (Treiber, "Systems Programming: Coping with Parallelism", 1986).
+#[derive(Default)]
+struct Records {
+    /// In the upper half the number of changes, in the lower one the number of the first record, and one; zero: none.
+    head: AtomicU64,
+}
+
+impl Records {
+    fn push(&self, number: u32, next: &[AtomicU32]) {
+        let add = |head: u64| {
+            next[number as usize].store(head as u32, Relaxed);
+            Some(changed(head) | u64::from(number + 1))
+        };
+        let _ = self.head.fetch_update(AcqRel, Acquire, add);
+    }
+
+    fn pop(&self, next: &[AtomicU32]) -> Option<u32> {
+        // The number of changes tells another list that begins with the same record.
+        let remove = |head: u64| {
+            let first = (head as u32).checked_sub(1)?;
+            Some(changed(head) | u64::from(next[first as usize].load(Relaxed)))
+        };
+        self.head.fetch_update(AcqRel, Acquire, remove).ok().map(|head| head as u32 - 1)
+    }
+
+    /// Empties the list. Returns its first record, and one; zero: none.
+    fn take_all(&self) -> u32 {
+        self.head.fetch_update(AcqRel, Acquire, |head| Some(changed(head))).map_or(NONE, |head| head as u32)
+    }
+}
+
+/// The head of a list after one more change, without its first record.
+fn changed(head: u64) -> u64 {
+    (head >> 32).wrapping_add(1) << 32
+}
+
 /// The word of a bucket that names a record.
-fn word_of(hash: u64, slot: u32) -> u64 {
-    hash >> 32 << 32 | u64::from(slot + 1)
+fn name_of(hash: u64, number: u32) -> u64 {
+    hash >> 32 << 32 | u64::from(number + 1)
 }
 
 /// Names a record in a bucket. Returns false where all ways are taken.
@@ -363,6 +432,14 @@ fn store_epochs(record: &Record, flow: &OffloadedFlow) {
 
 fn since(count: &AtomicU64, taken: &AtomicU64) -> u64 {
     count.load(Relaxed).saturating_sub(taken.load(Relaxed))
+}
+
+fn take(record: &Record) -> Option<[Forwarded; 2]> {
+    let taken = [0, 1].map(|end| Forwarded {
+        packets: take_since(&record.packets[end], &record.taken_packets[end]),
+        bytes: take_since(&record.bytes[end], &record.taken_bytes[end]),
+    });
+    taken.iter().any(|end| end.packets > 0).then_some(taken)
 }
 
 /// The growth of a count since the last call, given to one of several callers.

@@ -1,1 +1,131 @@
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::*;
+use crate::net::address::from_v4;
+
+const FLOWS: usize = 64;
+
+fn offload() -> Offload {
+    Offload::new(OffloadMaps::in_memory(FLOWS).unwrap())
+}
+
+fn flow(number: u16) -> OffloadedFlow {
+    OffloadedFlow {
+        addresses: [1, 2].map(|last| from_v4(Ipv4Addr::new(10, 0, 0, last).to_bits())),
+        transport_ports: [1000 + number, 80],
+        protocol: Protocol::UDP,
+        ports: [PortId(3), PortId(4)],
+        epochs: [Some(Generation(7)), None],
+    }
+}
+
+/// Record that the program finds for a flow: it looks for the hash in the bucket, and compares.
+fn found<'a>(offload: &'a Offload, flow: &OffloadedFlow) -> Option<&'a Record> {
+    let addresses = flow.addresses.map(address_words);
+    let hash = hash_of(offload.maps.seed, addresses, flow.transport_ports, flow.protocol.0);
+    let named = offload.bucket(hash).ways.iter().map(|way| way.load(Relaxed));
+    let named = named.filter(|word| *word as u32 != 0 && (*word ^ hash) >> 32 == 0);
+    let mut records = named.map(|word| &offload.maps.records[word as u32 as usize - 1]);
+    let head = Record::head_of(flow.transport_ports, flow.protocol.0, true);
+    records.find(|record| record.head.load(Relaxed) == head)
+}
+
+fn forward(record: &Record, end: usize, packets: u64, bytes: u64) {
+    record.packets[end].fetch_add(packets, Relaxed);
+    record.bytes[end].fetch_add(bytes, Relaxed);
+}
+
+#[test]
+fn a_recorded_flow_is_found_until_it_is_removed() {
+    let offload = offload();
+    assert!(offload.record(9, &flow(0), || true) && offload.is_recorded(9));
+    let record = found(&offload, &flow(0)).unwrap();
+    assert_eq!(record.epochs.each_ref().map(|epoch| epoch.load(Relaxed)), [7, 0]);
+    assert!(found(&offload, &flow(1)).is_none());
+    // A later evaluation.
+    let evaluated = OffloadedFlow { epochs: [Some(Generation(8)), Some(Generation(9))], ..flow(0) };
+    assert!(offload.record(9, &evaluated, || true));
+    assert_eq!(record.epochs.each_ref().map(|epoch| epoch.load(Relaxed)), [8, 9]);
+    offload.remove(9);
+    assert!(found(&offload, &flow(0)).is_none() && !offload.is_recorded(9));
+    assert_eq!(record.epochs.each_ref().map(|epoch| epoch.load(Relaxed)), [0, 0]);
+}
+
+#[test]
+fn a_flow_that_another_worker_ends_meanwhile_has_no_record() {
+    let offload = offload();
+    assert!(!offload.record(9, &flow(0), || false));
+    assert!(found(&offload, &flow(0)).is_none() && !offload.is_recorded(9));
+}
+
+#[test]
+fn a_removed_record_is_taken_again_after_a_grace_period_alone() {
+    let offload = offload();
+    for slot in 0..FLOWS as u32 {
+        assert!(offload.record(slot, &flow(slot as u16), || true), "{slot}");
+    }
+    offload.remove(5);
+    assert!(!offload.record(5, &flow(100), || true), "the program may still read the record");
+    offload.end_grace_period(|| false);
+    assert!(!offload.record(5, &flow(100), || true), "the wait has failed");
+    offload.end_grace_period(|| true);
+    assert!(offload.record(5, &flow(100), || true));
+    offload.end_grace_period(|| panic!("no record was removed"));
+}
+
+#[test]
+fn counts_go_to_the_flow_and_to_its_ports_once() {
+    let offload = offload();
+    assert!(offload.record(9, &flow(0), || true));
+    let record = found(&offload, &flow(0)).unwrap();
+    forward(record, 0, 3, 300);
+    forward(record, 1, 1, 40);
+    let of = |packets, bytes| Forwarded { packets, bytes };
+    assert_eq!(offload.peek(9), [of(3, 300), of(1, 40)]);
+    assert_eq!(offload.take(9), Some([of(3, 300), of(1, 40)]));
+    assert_eq!((offload.take(9), offload.peek(9)), (None, [of(0, 0); 2]));
+    offload.count_ports();
+    offload.count_ports();
+    assert_eq!(offload.totals_of(PortId(3)), [3, 300 + 3 * 14, 1, 40 + 14]);
+    assert_eq!(offload.totals_of(PortId(4)), [1, 40 + 14, 3, 300 + 3 * 14]);
+    forward(record, 0, 1, 100);
+    assert_eq!(offload.remove(9), Some([of(1, 100), of(0, 0)]), "the last packets");
+    // The program has found the record before it was removed.
+    forward(record, 0, 1, 100);
+    offload.end_grace_period(|| true);
+    assert!(offload.record(10, &flow(1), || true));
+    assert_eq!(offload.take(10), None, "they are none of the next flow");
+    offload.count_ports();
+    assert_eq!(offload.totals_of(PortId(3))[0], 5);
+}
+
+#[test]
+fn flows_beyond_the_ways_of_a_bucket_stay_with_the_workers() {
+    let offload = offload();
+    let of_one_bucket = (0..u16::MAX).filter(|number| {
+        let addresses = flow(0).addresses.map(address_words);
+        let hash = hash_of(offload.maps.seed, addresses, flow(*number).transport_ports, Protocol::UDP.0);
+        std::ptr::eq(offload.bucket(hash), &raw const offload.maps.buckets[0])
+    });
+    let recorded = of_one_bucket
+        .take(10)
+        .zip(0..)
+        .filter(|(number, slot)| offload.record(*slot, &flow(*number), || true));
+    assert_eq!(recorded.count(), 8);
+    assert_eq!(offload.numbers(), [8, 8, 2]);
+}
+
+#[test]
+fn no_packet_passes_while_offload_is_suspended() {
+    let offload = offload();
+    let until = || offload.maps.lease[0].until.load(Relaxed);
+    offload.renew_lease(1000);
+    assert_eq!(until(), 1000);
+    offload.suspend(true);
+    offload.renew_lease(2000);
+    assert_eq!((until(), offload.is_suspended()), (0, true));
+    offload.suspend(false);
+    offload.renew_lease(3000);
+    assert_eq!(until(), 3000);
+}

@@ -21,11 +21,10 @@ impl Conntrack {
     /// Makes the packets of a flow upcalls, and counts those that the kernel has forwarded.
     #[inline]
     pub(crate) fn end_offload(&self, slot: Slot) {
-        if let Some(offload) = &self.offload {
-            offload.remove(slot.number());
-            if let Some(forwarded) = offload.take(slot.number()) {
-                self.add_offloaded(slot, forwarded, None);
-            }
+        if let Some(offload) = &self.offload
+            && let Some(forwarded) = offload.remove(slot.number())
+        {
+            self.add_offloaded(slot, forwarded, None);
         }
     }
 
