@@ -71,8 +71,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{
-    Backend, Bandwidth, DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, PortSpec,
-    WorkerCounters,
+    Backend, Bandwidth, DecisionCount, FlowTableReport, Mac, OffloadCounters, PortCounters, PortKind,
+    PortReport, PortSpec, WorkerCounters,
 };
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
@@ -417,6 +417,9 @@ pub struct CountersReport {
     pub workers: BTreeMap<String, WorkerCounters>,
     /// Packets by decision.
     pub decisions: Vec<DecisionCount>,
+    /// Flow offload, if the kernel forwards established flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<OffloadCounters>,
 }
 
 /// Error message.

@@ -329,6 +329,7 @@ impl Switch {
             ports: counters.ports.into_iter().filter_map(named).collect(),
             workers: counters.workers.into_iter().map(|(id, worker)| (id.to_string(), worker)).collect(),
             decisions: counters.decisions,
+            offload: counters.offload,
         }
     }
 

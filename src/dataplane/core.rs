@@ -362,19 +362,22 @@ impl Core {
         let mut counters = Counters::default();
         if let Some(offload) = &self.shared.offload {
             offload.count_ports();
+            counters.offload = Some(offload.counters());
         }
         for port in state.ports.keys() {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
             let flows = |class| u64::from(self.shared.conntrack.flows_of(*port, class));
             if let Some(offload) = &self.shared.offload {
-                let [received, received_bytes, transmitted, transmitted_bytes] = offload.totals_of(*port);
-                sum.received += received;
-                sum.received_bytes += received_bytes;
-                sum.forwarded += received;
-                sum.transmitted += transmitted;
-                sum.transmitted_bytes += transmitted_bytes;
-                sum.transmitted_on_wire += transmitted;
+                let [received, transmitted] = offload.totals_of(*port);
+                sum.offloaded = received.packets;
+                sum.received += received.packets;
+                sum.received_bytes += received.bytes;
+                sum.received_on_wire += received.packets + received.segments;
+                sum.forwarded += received.packets;
+                sum.transmitted += transmitted.packets;
+                sum.transmitted_bytes += transmitted.bytes;
+                sum.transmitted_on_wire += transmitted.packets + transmitted.segments;
             }
             sum.flows_assured = flows(QuotaClass::Assured);
             sum.flows_unassured = flows(QuotaClass::Unassured) + flows(QuotaClass::Ended);

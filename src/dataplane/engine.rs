@@ -13,6 +13,7 @@ use super::core::Core;
 use super::endpoints::Link;
 use super::neighbor::resolver::Resolver;
 use super::offload::Keeper;
+use super::open_port::remove_abandoned_devices;
 use super::port_attachment::OpenPort;
 use super::worker::Worker;
 use super::worker::handoff::Access;
@@ -121,6 +122,9 @@ impl Dataplane {
         let prefer_busy_poll = settings.prefer_busy_poll;
         let reschedulers = reschedulers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
+        if let Err(error) = remove_abandoned_devices() {
+            tracing::warn!("an upcall device of an earlier run stays: {error}");
+        }
         let keeper = match (&core.shared.offload, settings.offload) {
             (Some(offload), Some(OffloadSettings { lease })) => {
                 let keeper = Keeper::start(offload, lease);

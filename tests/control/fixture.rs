@@ -108,6 +108,7 @@ impl DataplaneApi for FakeDataplane {
             ports,
             workers: BTreeMap::from([(WorkerId(0), WorkerCounters { received: 10, ..Default::default() })]),
             decisions: vec![DecisionCount { verdict: Verdict::Deny, origin, packets: 3 }],
+            offload: None,
         }
     }
 

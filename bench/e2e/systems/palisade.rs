@@ -75,6 +75,10 @@ impl System for Palisade {
             ),
             ..SwitchSpec::of(PROGRAM)
         };
+        if self.ports == PodPorts::Offload {
+            // The kernel forwards as for its other systems: on the system's core.
+            rig.enable_rps()?;
+        }
         let (lab, node) = rig.lab_and_node();
         // One worker runs on the last core, which is the system's.
         let switch = node.run(|| Switch::start(lab, &spec))??;

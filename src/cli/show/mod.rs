@@ -117,6 +117,9 @@ fn mode(port: &PortInfo) -> String {
     if port.spec.kind == PortKind::Tap {
         return "whole segments".to_owned();
     }
+    if port.report.offloaded {
+        return "offloaded".to_owned();
+    }
     let hook = if port.report.native { "native" } else { "generic" };
     let copy = if port.report.zero_copy { "zero-copy" } else { "copy" };
     format!("{hook}, {copy}")

@@ -135,6 +135,21 @@ fn describe_flow_table(out: &mut Exposition, status: &Status, counters: &Counter
     let flows = (table.restored + sum(|worker| worker.flows_entered))
         .saturating_sub(sum(|worker| worker.flows_ended));
     out.family(Gauge, "palisade_conntrack_flows", "flows", "Flows in the flow table.").sample(&[], flows);
+    if let Some(offload) = &counters.offload {
+        let rows = [
+            (Gauge, "palisade_offload_flows", "Flows whose packets the kernel forwards.", offload.flows),
+            (Counter, "palisade_offload_recorded_flows", "Flows that were offloaded.", offload.recorded),
+            (
+                Counter,
+                "palisade_offload_refused_flows",
+                "Times that a flow stayed with the workers for want of a place.",
+                offload.refused,
+            ),
+        ];
+        for (kind, name, help, value) in rows {
+            out.family(kind, name, "flows", help).sample(&[], value);
+        }
+    }
     out.family(Gauge, "palisade_conntrack_capacity_flows", "flows", "Most flows that the flow table holds.")
         .sample(&[], table.capacity as u64);
     out.family(

@@ -31,6 +31,13 @@ const PORT: &[Column<PortCounters>] = &[
     },
     Column {
         kind: Counter,
+        name: "palisade_port_offloaded_packets",
+        unit: "packets",
+        help: "Of the forwarded packets, those that the kernel has forwarded, without a worker.",
+        value: |port| port.offloaded,
+    },
+    Column {
+        kind: Counter,
         name: "palisade_port_consumed_packets",
         unit: "packets",
         help: "Received packets for the switch itself.",

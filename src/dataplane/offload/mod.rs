@@ -24,6 +24,7 @@ pub(crate) use keeper::Keeper;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
+use crate::dataplane::OffloadCounters;
 use crate::ids::{Generation, PortId};
 use crate::limits::PORTS_MAX;
 use crate::net::address::{Address, is_v4};
@@ -65,13 +66,64 @@ pub(crate) struct OffloadPort {
     pub own_mac: Mac,
 }
 
-/// Packets and bytes that the program has forwarded.
+/// Packets that the program has forwarded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Forwarded {
     /// Packets. One with segments counts once.
     pub packets: u64,
-    /// Bytes from the IP header on.
+    /// Bytes: of a flow from the IP header on, of a port from the Ethernet header on.
     pub bytes: u64,
+    /// Segments beyond the first of each packet.
+    pub segments: u64,
+}
+
+/// Counts of [`Forwarded`].
+#[derive(Default)]
+struct Counts {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    segments: AtomicU64,
+}
+
+impl Counts {
+    /// What the program has counted for an end of a record beyond these counts, without a change of them.
+    fn behind(&self, record: &Record, end: usize) -> Forwarded {
+        let since = |count: &AtomicU64, of: &AtomicU64| count.load(Relaxed).saturating_sub(of.load(Relaxed));
+        Forwarded {
+            packets: since(&record.packets[end], &self.packets),
+            bytes: since(&record.bytes[end], &self.bytes),
+            segments: since(&record.segments[end], &self.segments),
+        }
+    }
+
+    /// The same, and the counts catch up. Of several callers one gets it.
+    fn catch_up(&self, record: &Record, end: usize) -> Forwarded {
+        let take = |count: &AtomicU64, of: &AtomicU64| {
+            let now = count.load(Relaxed);
+            now.saturating_sub(of.fetch_max(now, Relaxed))
+        };
+        Forwarded {
+            packets: take(&record.packets[end], &self.packets),
+            bytes: take(&record.bytes[end], &self.bytes),
+            segments: take(&record.segments[end], &self.segments),
+        }
+    }
+
+    fn add(&self, count: Forwarded) {
+        self.packets.fetch_add(count.packets, Relaxed);
+        self.bytes.fetch_add(count.bytes, Relaxed);
+        self.segments.fetch_add(count.segments, Relaxed);
+    }
+
+    fn get(&self) -> Forwarded {
+        let [packets, bytes, segments] =
+            [&self.packets, &self.bytes, &self.segments].map(|count| count.load(Relaxed));
+        Forwarded { packets, bytes, segments }
+    }
+
+    fn clear(&self) {
+        [&self.packets, &self.bytes, &self.segments].into_iter().for_each(|count| count.store(0, Relaxed));
+    }
 }
 
 /// Records of flows, and what the program needs to know about ports.
@@ -86,10 +138,12 @@ pub(crate) struct Offload {
     next: Box<[AtomicU32]>,
     /// Number of records that were taken at least once: those before it.
     taken: AtomicU32,
-    /// By record and end, packets and bytes that the ports have counted.
-    taken_by_ports: Box<[[[AtomicU64; 2]; 2]]>,
-    /// By port, packets and bytes received from it and sent by it in the kernel.
-    totals: Box<[[AtomicU64; 4]]>,
+    /// By record and end, what its flow has counted.
+    counted_by_flow: Box<[[Counts; 2]]>,
+    /// By record and end, what its ports have counted.
+    counted_by_ports: Box<[[Counts; 2]]>,
+    /// By port, what the kernel has received from it, and sent by it.
+    totals: Box<[[Counts; 2]]>,
     /// Whether all packets are upcalls for now, because a capture wants to see them.
     is_suspended: AtomicBool,
     recorded: AtomicU64,
@@ -107,7 +161,8 @@ impl Offload {
             retired: Records::default(),
             next: (0..flows).map(|_| AtomicU32::new(0)).collect(),
             taken: AtomicU32::new(0),
-            taken_by_ports: (0..flows).map(|_| Default::default()).collect(),
+            counted_by_flow: (0..flows).map(|_| Default::default()).collect(),
+            counted_by_ports: (0..flows).map(|_| Default::default()).collect(),
             totals: (0..PORTS_MAX).map(|_| Default::default()).collect(),
             is_suspended: AtomicBool::new(false),
             recorded: AtomicU64::new(0),
@@ -167,8 +222,8 @@ impl Offload {
     /// offloaded, and is asked again after the record can be found: another worker may have ended the flow meanwhile. Returns
     /// whether the kernel forwards its packets.
     pub(crate) fn record(&self, slot: u32, flow: &OffloadedFlow, still: impl Fn() -> bool) -> bool {
-        if let Some(record) = self.record_of(slot) {
-            store_epochs(record, flow);
+        if let Some(number) = self.record_of(slot) {
+            store_epochs(&self.maps.records[number as usize], flow);
             return true;
         }
         let word = &self.slots[slot as usize];
@@ -182,10 +237,7 @@ impl Offload {
         let record = &self.maps.records[number as usize];
         // Packets that the program has counted since the record was removed are of the flow before.
         self.count_ports_of(number as usize);
-        for (taken, count) in [(&record.taken_packets, &record.packets), (&record.taken_bytes, &record.bytes)]
-        {
-            taken.iter().zip(count).for_each(|(taken, count)| taken.store(count.load(Relaxed), Relaxed));
-        }
+        self.take_record(number);
         fill(record, flow);
         let hash = self.hash(record, flow.protocol);
         if !name(self.bucket(hash), name_of(hash, number)) {
@@ -213,12 +265,12 @@ impl Offload {
         })
     }
 
-    /// Record of the flow in a slot.
+    /// Number of the record of the flow in a slot.
     #[inline]
-    fn record_of(&self, slot: u32) -> Option<&Record> {
+    fn record_of(&self, slot: u32) -> Option<u32> {
         match self.slots[slot as usize].load(Acquire) {
             NONE | BUSY => None,
-            word => self.maps.records.get(word as usize - 1),
+            word => Some(word - 1),
         }
     }
 
@@ -250,7 +302,7 @@ impl Offload {
         for way in &self.bucket(hash).ways {
             let _ = way.compare_exchange(name_of(hash, number), 0, SeqCst, Relaxed);
         }
-        let forwarded = take(record);
+        let forwarded = self.take_record(number);
         self.live.fetch_sub(1, Relaxed);
         self.slots[slot as usize].store(NONE, SeqCst);
         self.retired.push(number, &self.next);
@@ -261,16 +313,20 @@ impl Offload {
     /// has no record, or there were none.
     #[inline]
     pub(crate) fn take(&self, slot: u32) -> Option<[Forwarded; 2]> {
-        self.record_of(slot).and_then(take)
+        self.record_of(slot).and_then(|number| self.take_record(number))
+    }
+
+    fn take_record(&self, number: u32) -> Option<[Forwarded; 2]> {
+        let (record, counted) = (&self.maps.records[number as usize], &self.counted_by_flow[number as usize]);
+        let taken = [0, 1].map(|end| counted[end].catch_up(record, end));
+        taken.iter().any(|end| end.packets > 0).then_some(taken)
     }
 
     /// Packets that the kernel has forwarded since the last [`Offload::take`], which will take them too.
     pub(crate) fn peek(&self, slot: u32) -> [Forwarded; 2] {
-        let Some(record) = self.record_of(slot) else { return [Forwarded::default(); 2] };
-        [0, 1].map(|end| Forwarded {
-            packets: since(&record.packets[end], &record.taken_packets[end]),
-            bytes: since(&record.bytes[end], &record.taken_bytes[end]),
-        })
+        let Some(number) = self.record_of(slot) else { return [Forwarded::default(); 2] };
+        let (record, counted) = (&self.maps.records[number as usize], &self.counted_by_flow[number as usize]);
+        [0, 1].map(|end| counted[end].behind(record, end))
     }
 
     /// Adds what the kernel has forwarded to the counts of the ports.
@@ -279,34 +335,33 @@ impl Offload {
     }
 
     fn count_ports_of(&self, number: usize) {
-        let (record, taken) = (&self.maps.records[number], &self.taken_by_ports[number]);
+        let (record, counted) = (&self.maps.records[number], &self.counted_by_ports[number]);
         let ports = record.ports.each_ref().map(|port| usize::from(port.load(Relaxed)));
         for end in [0, 1] {
-            let packets = take_since(&record.packets[end], &taken[end][0]);
-            let bytes = take_since(&record.bytes[end], &taken[end][1]) + HEADER_BYTES * packets;
-            if packets > 0 {
-                let (from, to) = (&self.totals[ports[end]], &self.totals[ports[1 - end]]);
-                for (total, count) in from[..2].iter().chain(&to[2..]).zip([packets, bytes, packets, bytes]) {
-                    total.fetch_add(count, Relaxed);
-                }
+            let mut count = counted[end].catch_up(record, end);
+            if count.packets > 0 {
+                count.bytes += HEADER_BYTES * count.packets;
+                self.totals[ports[end]][0].add(count);
+                self.totals[ports[1 - end]][1].add(count);
             }
         }
     }
 
-    /// Packets and bytes of frames that the kernel has received from a port and sent by it, up to the last
-    /// [`Offload::count_ports`].
-    pub(crate) fn totals_of(&self, port: PortId) -> [u64; 4] {
-        std::array::from_fn(|i| self.totals[port.index()][i].load(Relaxed))
+    /// Frames that the kernel has received from a port, and sent by it, up to the last [`Offload::count_ports`].
+    pub(crate) fn totals_of(&self, port: PortId) -> [Forwarded; 2] {
+        self.totals[port.index()].each_ref().map(Counts::get)
     }
 
     /// Sets the counts of a new port to zero.
     pub(crate) fn clear_totals(&self, port: PortId) {
-        self.totals[port.index()].iter().for_each(|total| total.store(0, Relaxed));
+        self.totals[port.index()].iter().for_each(Counts::clear);
     }
 
-    /// Number of recorded flows, of records made so far, and of flows that found no place.
-    pub(crate) fn numbers(&self) -> [u64; 3] {
-        [&self.live, &self.recorded, &self.refused].map(|number| number.load(Relaxed))
+    /// Counts of flows.
+    pub(crate) fn counters(&self) -> OffloadCounters {
+        let [flows, recorded, refused] =
+            [&self.live, &self.recorded, &self.refused].map(|number| number.load(Relaxed));
+        OffloadCounters { flows, recorded, refused }
     }
 
     /// Makes all packets upcalls, or ends that.
@@ -428,22 +483,4 @@ fn store_epochs(record: &Record, flow: &OffloadedFlow) {
             word.store(epoch, Relaxed);
         }
     }
-}
-
-fn since(count: &AtomicU64, taken: &AtomicU64) -> u64 {
-    count.load(Relaxed).saturating_sub(taken.load(Relaxed))
-}
-
-fn take(record: &Record) -> Option<[Forwarded; 2]> {
-    let taken = [0, 1].map(|end| Forwarded {
-        packets: take_since(&record.packets[end], &record.taken_packets[end]),
-        bytes: take_since(&record.bytes[end], &record.taken_bytes[end]),
-    });
-    taken.iter().any(|end| end.packets > 0).then_some(taken)
-}
-
-/// The growth of a count since the last call, given to one of several callers.
-fn take_since(count: &AtomicU64, taken: &AtomicU64) -> u64 {
-    let now = count.load(Relaxed);
-    now.saturating_sub(taken.fetch_max(now, Relaxed))
 }

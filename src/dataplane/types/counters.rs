@@ -44,6 +44,20 @@ pub struct Counters {
     pub workers: BTreeMap<WorkerId, WorkerCounters>,
     /// First packets of flows, and denied packets, by the rule that decided.
     pub decisions: Vec<DecisionCount>,
+    /// Flow offload, if the kernel forwards established flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<OffloadCounters>,
+}
+
+/// Flows whose packets the kernel forwards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadCounters {
+    /// Flows at the moment.
+    pub flows: u64,
+    /// Flows that were offloaded since the start, one that came back and went again twice.
+    pub recorded: u64,
+    /// Times that a flow stayed with the workers for want of a place.
+    pub refused: u64,
 }
 
 /// Counters of the frames that one port received, summed over workers: `received = forwarded + consumed +
@@ -60,6 +74,9 @@ pub struct PortCounters {
     pub received_on_wire: u64,
     /// Received frames that were forwarded to another port.
     pub forwarded: u64,
+    /// Of these, those that the kernel has forwarded, without a worker.
+    #[serde(default)]
+    pub offloaded: u64,
     /// Received frames addressed to the switch itself: ARP, neighbour discovery, echo to the gateway.
     pub consumed: u64,
     /// Received frames that were dropped, by [`DropReason::name`]; reasons with a count of zero are left out.

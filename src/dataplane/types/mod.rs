@@ -17,7 +17,7 @@ mod worker_times;
 
 pub use bandwidth::{Bandwidth, Bits, RateLimit};
 pub use capture::{CaptureFilter, CapturedPacket, PacketVerdict};
-pub use counters::{Counters, DecisionCount, LOSSES, PortCounters, WorkerCounters};
+pub use counters::{Counters, DecisionCount, LOSSES, OffloadCounters, PortCounters, WorkerCounters};
 pub use drop_reason::DropReason;
 pub use drop_sample::{DropSample, DropSamples, SAMPLE_BYTES_MAX};
 pub use error::{FlowsLeft, NotTaken, PortError, StartError};

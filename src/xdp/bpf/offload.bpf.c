@@ -79,9 +79,9 @@ struct record {
 	__u8 reserved[12];
 	__u64 packets[2];
 	__u64 bytes[2];
-	// What the switch has added to its own counters.
-	__u64 taken_packets[2];
-	__u64 taken_bytes[2];
+	// Segments of packets beyond the first of each.
+	__u64 segments[2];
+	__u64 rest[2];
 };
 
 struct bucket {
@@ -396,6 +396,8 @@ int palisade_pod(struct __sk_buff *frame)
 
 	__sync_fetch_and_add(&record->packets[direction], 1);
 	__sync_fetch_and_add(&record->bytes[direction], ip_bytes);
+	if (frame->gso_segs > 1)
+		__sync_fetch_and_add(&record->segments[direction], frame->gso_segs - 1);
 	if (packet.family == IPV4) {
 		struct ipv4 *ip = (void *)(ethernet + 1);
 		// As ip_decrease_ttl() of net/ip.h: the TTL is the upper byte of its word (RFC 1624).

@@ -22,10 +22,9 @@ pub struct Record {
     pub packets: [AtomicU64; 2],
     /// Their bytes from the IP header on.
     pub bytes: [AtomicU64; 2],
-    /// Packets that the switch has added to its own counters.
-    pub taken_packets: [AtomicU64; 2],
-    /// Their bytes.
-    pub taken_bytes: [AtomicU64; 2],
+    /// Segments of packets beyond the first of each.
+    pub segments: [AtomicU64; 2],
+    rest: [AtomicU64; 2],
 }
 
 /// `struct bucket`: numbers of records.
@@ -83,8 +82,7 @@ impl Record {
             head: word(head),
             packets: pair(2),
             bytes: pair(4),
-            taken_packets: pair(6),
-            taken_bytes: pair(8),
+            segments: pair(6),
             ..Record::default()
         };
         debug_assert_eq!((epochs, tail[0], tail[1]), (0, 0, 0), "the kernel makes maps of zeros");

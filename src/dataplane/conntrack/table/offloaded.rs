@@ -33,7 +33,7 @@ impl Conntrack {
     pub(super) fn entry_counts(&self, slot: Slot, entry: &Entry, now_ms: u32) -> ([(u64, u64); 2], u32) {
         let (mut counts, mut idle_ms) = (entry.counts(), entry.idle_ms(now_ms));
         let Some(offload) = &self.offload else { return (counts, idle_ms) };
-        for (is_low, Forwarded { packets, bytes }) in
+        for (is_low, Forwarded { packets, bytes, .. }) in
             [true, false].into_iter().zip(offload.peek(slot.number()))
         {
             let side = &mut counts[entry.sender(is_low) as usize];
@@ -68,7 +68,7 @@ impl Conntrack {
     #[inline(never)]
     fn add_offloaded(&self, slot: Slot, forwarded: [Forwarded; 2], now_ms: Option<u32>) {
         let entry = self.entry(slot);
-        for (is_low, Forwarded { packets, bytes }) in [true, false].into_iter().zip(forwarded) {
+        for (is_low, Forwarded { packets, bytes, .. }) in [true, false].into_iter().zip(forwarded) {
             if packets > 0 {
                 entry.add_offloaded(is_low, ForwardCount { packets, bytes, last_seen_ms: 0 }, now_ms);
             }
