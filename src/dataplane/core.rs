@@ -3,8 +3,10 @@
 
 mod flows;
 mod observation;
+mod offload;
 pub(super) mod published_state;
 pub(super) mod rehearsal;
+mod services;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,21 +27,19 @@ use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
 use super::masquerade::ExternalPorts;
 use super::neighbor::table::{Neighbors, SolicitQueue};
-use super::offload::{Offload, OffloadPort};
-use super::service::{Bindings, ServiceFib, open_bindings};
+use super::offload::Offload;
+use super::service::{Bindings, open_bindings};
 use super::stats::FlowEventQueues;
 use super::worker::mailbox::Mailbox;
 use super::worker::shared::Shared;
 use super::{
     ConntrackSettings, Counters, DecisionCount, DesiredState, FlowMemory, FlowPath, PortCounters, PortError,
-    RouteReport, ServiceFlows, Settings, StartError, WorkerCounters, path,
+    RouteReport, Settings, StartError, WorkerCounters, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::limits::{AWAITED_PODS_MS, PORTS_MAX, WORKERS_MAX};
+use crate::limits::{PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
-use crate::tables::{RuleOrigin, ServicePortName, Verdict};
-use crate::xdp::ServiceDestinations;
-use crate::xdp::offload::OffloadMaps;
+use crate::tables::{RuleOrigin, Verdict};
 
 pub use self::flows::{flow_state_is_final, flow_states};
 
@@ -127,14 +127,12 @@ impl Core {
         let Opened { mut conntrack, bindings, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let external_ports = ExternalPorts::open(settings, &conntrack)?;
-        let (offload, offload_refused) = match settings.offload.map(|_| OffloadMaps::new(conntrack.slots())) {
-            Some(Ok(maps)) => (Some(Arc::new(Offload::new(maps))), None),
+        let (offload, offload_refused) = match settings.offload.map(|_| Offload::open(conntrack.slots())) {
+            Some(Ok(offload)) => (Some(Arc::new(offload)), None),
             Some(Err(error)) => (None, Some(error.to_string())),
             None => (None, None),
         };
-        if let Some(offload) = &offload {
-            conntrack.add_offload(offload.clone());
-        }
+        offload.iter().for_each(|offload| conntrack.add_offload(offload.clone()));
         let bindings = Arc::new(bindings);
         conntrack.add_forward_counts(bindings.clone());
         let desired = Arc::new(DesiredState::default());
@@ -261,48 +259,10 @@ impl Core {
         generation
     }
 
-    /// Has the kernel forward nothing that an earlier snapshot than the published one has evaluated and this one has not.
-    fn publish_to_offload(&self) {
-        let Some(offload) = &self.shared.offload else { return };
-        let snapshot = self.shared.snapshot.current();
-        for id in (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id)) {
-            let values = snapshot.port(id).map(|port| OffloadPort {
-                // A policer counts each packet.
-                epoch: (port.ingress_policer().is_none() && port.egress_policer().is_none())
-                    .then(|| snapshot.policy_epoch(id, id)),
-                own_mac: port.own_mac,
-            });
-            offload.set_port(id, values.unwrap_or_default());
-        }
-    }
-
     /// Path of a new connection under the published snapshot.
     pub(super) fn path(&self, flow: &FlowKey) -> FlowPath {
         let (snapshot, desired) = self.in_force();
         path::path(&snapshot, &desired, &self.shared.neighbors, flow)
-    }
-
-    /// Flows that the ports of Services of the published snapshot have opened.
-    pub(super) fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
-        self.shared.snapshot.current().services().map(ServiceFib::flows).unwrap_or_default()
-    }
-
-    /// Destinations of Services that uplinks take from the kernel. `None` for two minutes from the start on, unless Services
-    /// are loaded.
-    pub(super) fn uplink_services(&self) -> Option<Arc<ServiceDestinations>> {
-        let (snapshot, desired) = self.in_force();
-        if desired.services.is_none()
-            && self.started.elapsed() < Duration::from_millis(AWAITED_PODS_MS.into())
-        {
-            return None;
-        }
-        let destinations = snapshot.services().map(|services| services.uplink_destinations().clone());
-        Some(destinations.unwrap_or_default())
-    }
-
-    /// Number of destinations of Services that stay with the kernel because uplinks take no more.
-    pub(super) fn services_left_out(&self) -> usize {
-        self.shared.snapshot.current().services().map_or(0, ServiceFib::uplink_left_out)
     }
 
     /// Routes of the published snapshot, by prefix.
@@ -359,26 +319,12 @@ impl Core {
 
     pub(super) fn counters(&self) -> Counters {
         let state = self.state();
-        let mut counters = Counters::default();
-        if let Some(offload) = &self.shared.offload {
-            offload.count_ports();
-            counters.offload = Some(offload.counters());
-        }
+        let mut counters = Counters { offload: self.count_offloaded(), ..Counters::default() };
         for port in state.ports.keys() {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
             let flows = |class| u64::from(self.shared.conntrack.flows_of(*port, class));
-            if let Some(offload) = &self.shared.offload {
-                let [received, transmitted] = offload.totals_of(*port);
-                sum.offloaded = received.packets;
-                sum.received += received.packets;
-                sum.received_bytes += received.bytes;
-                sum.received_on_wire += received.packets + received.segments;
-                sum.forwarded += received.packets;
-                sum.transmitted += transmitted.packets;
-                sum.transmitted_bytes += transmitted.bytes;
-                sum.transmitted_on_wire += transmitted.packets + transmitted.segments;
-            }
+            self.add_offloaded(*port, &mut sum);
             sum.flows_assured = flows(QuotaClass::Assured);
             sum.flows_unassured = flows(QuotaClass::Unassured) + flows(QuotaClass::Ended);
             counters.ports.insert(*port, sum);

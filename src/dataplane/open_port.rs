@@ -7,7 +7,6 @@ mod tap;
 
 pub use dry_run::DryRun;
 pub use link::check_link;
-pub(super) use offload::remove_abandoned_devices;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

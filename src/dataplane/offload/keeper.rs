@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The thread. It ends with this, and the lease runs out.
 pub(crate) struct Keeper {
     /// Dropped to end the thread.
-    _stop: Option<Sender<()>>,
+    stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,13 +36,13 @@ impl Keeper {
             }
         };
         let thread = std::thread::Builder::new().name("palisade-offload".to_owned()).spawn(run)?;
-        Ok(Keeper { _stop: Some(stop), thread: Some(thread) })
+        Ok(Keeper { stop: Some(stop), thread: Some(thread) })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self._stop = None;
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported.
             let _ = thread.join();

@@ -15,21 +15,29 @@
 //!
 //! **Counters.** The program counts packets and bytes of a record for ever. The switch adds the difference to its counters.
 
+mod counts;
 mod keeper;
+mod record_list;
 #[cfg(test)]
 mod tests;
+mod upcall_device;
 
+pub(crate) use counts::Forwarded;
 pub(crate) use keeper::Keeper;
+pub(crate) use upcall_device::{remove_abandoned_devices, upcall_device};
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
+use self::counts::Counts;
+use self::record_list::RecordList;
 use crate::dataplane::OffloadCounters;
 use crate::ids::{Generation, PortId};
 use crate::limits::PORTS_MAX;
 use crate::net::address::{Address, is_v4};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
+use crate::xdp::XdpError;
 use crate::xdp::offload::OffloadMaps;
 use crate::xdp::offload::layout::{Bucket, PortWords, Record, address_words, hash_of};
 
@@ -66,74 +74,14 @@ pub(crate) struct OffloadPort {
     pub own_mac: Mac,
 }
 
-/// Packets that the program has forwarded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Forwarded {
-    /// Packets. One with segments counts once.
-    pub packets: u64,
-    /// Bytes: of a flow from the IP header on, of a port from the Ethernet header on.
-    pub bytes: u64,
-    /// Segments beyond the first of each packet.
-    pub segments: u64,
-}
-
-/// Counts of [`Forwarded`].
-#[derive(Default)]
-struct Counts {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    segments: AtomicU64,
-}
-
-impl Counts {
-    /// What the program has counted for an end of a record beyond these counts, without a change of them.
-    fn behind(&self, record: &Record, end: usize) -> Forwarded {
-        let since = |count: &AtomicU64, of: &AtomicU64| count.load(Relaxed).saturating_sub(of.load(Relaxed));
-        Forwarded {
-            packets: since(&record.packets[end], &self.packets),
-            bytes: since(&record.bytes[end], &self.bytes),
-            segments: since(&record.segments[end], &self.segments),
-        }
-    }
-
-    /// The same, and the counts catch up. Of several callers one gets it.
-    fn catch_up(&self, record: &Record, end: usize) -> Forwarded {
-        let take = |count: &AtomicU64, of: &AtomicU64| {
-            let now = count.load(Relaxed);
-            now.saturating_sub(of.fetch_max(now, Relaxed))
-        };
-        Forwarded {
-            packets: take(&record.packets[end], &self.packets),
-            bytes: take(&record.bytes[end], &self.bytes),
-            segments: take(&record.segments[end], &self.segments),
-        }
-    }
-
-    fn add(&self, count: Forwarded) {
-        self.packets.fetch_add(count.packets, Relaxed);
-        self.bytes.fetch_add(count.bytes, Relaxed);
-        self.segments.fetch_add(count.segments, Relaxed);
-    }
-
-    fn get(&self) -> Forwarded {
-        let [packets, bytes, segments] =
-            [&self.packets, &self.bytes, &self.segments].map(|count| count.load(Relaxed));
-        Forwarded { packets, bytes, segments }
-    }
-
-    fn clear(&self) {
-        [&self.packets, &self.bytes, &self.segments].into_iter().for_each(|count| count.store(0, Relaxed));
-    }
-}
-
 /// Records of flows, and what the program needs to know about ports.
 pub(crate) struct Offload {
     maps: OffloadMaps,
     /// By slot of conntrack, its record.
     slots: Box<[AtomicU32]>,
-    free: Records,
+    free: RecordList,
     /// Removed records, which the program may still read.
-    retired: Records,
+    retired: RecordList,
     /// By record, the next one in the list that it is in.
     next: Box<[AtomicU32]>,
     /// Number of records that were taken at least once: those before it.
@@ -152,13 +100,18 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
+    /// Makes the maps of the program, with so many records.
+    pub(crate) fn open(flows: usize) -> Result<Offload, XdpError> {
+        OffloadMaps::new(flows).map(Offload::new)
+    }
+
     pub(crate) fn new(maps: OffloadMaps) -> Offload {
         let flows = maps.records.len();
         Offload {
             maps,
             slots: (0..flows).map(|_| AtomicU32::new(NONE)).collect(),
-            free: Records::default(),
-            retired: Records::default(),
+            free: RecordList::default(),
+            retired: RecordList::default(),
             next: (0..flows).map(|_| AtomicU32::new(0)).collect(),
             taken: AtomicU32::new(0),
             counted_by_flow: (0..flows).map(|_| Default::default()).collect(),
@@ -414,42 +367,6 @@ impl Offload {
     fn bucket(&self, hash: u64) -> &Bucket {
         &self.maps.buckets[hash as usize & (self.maps.buckets.len() - 1)]
     }
-}
-
-/// A list of records, the last added first (Treiber, "Systems Programming: Coping with Parallelism", 1986).
-#[derive(Default)]
-struct Records {
-    /// In the upper half the number of changes, in the lower one the number of the first record, and one; zero: none.
-    head: AtomicU64,
-}
-
-impl Records {
-    fn push(&self, number: u32, next: &[AtomicU32]) {
-        let add = |head: u64| {
-            next[number as usize].store(head as u32, Relaxed);
-            Some(changed(head) | u64::from(number + 1))
-        };
-        let _ = self.head.fetch_update(AcqRel, Acquire, add);
-    }
-
-    fn pop(&self, next: &[AtomicU32]) -> Option<u32> {
-        // The number of changes tells another list that begins with the same record.
-        let remove = |head: u64| {
-            let first = (head as u32).checked_sub(1)?;
-            Some(changed(head) | u64::from(next[first as usize].load(Relaxed)))
-        };
-        self.head.fetch_update(AcqRel, Acquire, remove).ok().map(|head| head as u32 - 1)
-    }
-
-    /// Empties the list. Returns its first record, and one; zero: none.
-    fn take_all(&self) -> u32 {
-        self.head.fetch_update(AcqRel, Acquire, |head| Some(changed(head))).map_or(NONE, |head| head as u32)
-    }
-}
-
-/// The head of a list after one more change, without its first record.
-fn changed(head: u64) -> u64 {
-    (head >> 32).wrapping_add(1) << 32
 }
 
 /// The word of a bucket that names a record.

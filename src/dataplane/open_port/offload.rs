@@ -4,35 +4,23 @@
 //! interface does not forward, whole segments and all, and writes those for the pod to it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::atomic::Ordering;
 
 use crate::dataplane::engine::Dataplane;
 use crate::dataplane::fib::port::PortView;
-use crate::dataplane::offload::Offload;
+use crate::dataplane::offload::{Offload, upcall_device};
 use crate::dataplane::port_attachment::{OffloadedPort, OpenPort, PortAttachment};
 use crate::dataplane::worker::handoff;
 use crate::dataplane::worker::mailbox::Command;
 use crate::dataplane::{PortError, PortKind, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::limits::MTU_MAX;
-use crate::netlink::{Interface, NetlinkError, RouteSocket, VethPeer};
+use crate::netlink::{Interface, RouteSocket, VethPeer};
 use crate::tap::{TapDevice, TapSpec};
 use crate::xdp::offload::{OffloadProgram, Placement};
 use crate::xdp::{Pins, PortQueue, XdpError, remove_program_of_switch};
 
-/// Beginning of the names of upcall devices. The index of the pod's interface follows.
-const UPCALL_PREFIX: &str = "palup";
-
-/// Names of the interfaces of the network namespace.
-const INTERFACES: &str = "/sys/class/net";
-
-/// Name of the upcall device of an interface.
-fn upcall_device(index: u32) -> String {
-    format!("{UPCALL_PREFIX}{index}")
-}
-
-/// What an offloaded port needs.
+/// Parts of the dataplane that an offloaded port needs.
 pub(super) struct Means<'a> {
     offload: &'a Offload,
     pins: &'a Pins,
@@ -148,20 +136,6 @@ impl Dataplane {
             }
         }
     }
-}
-
-/// Removes the upcall devices of pods' interfaces that were removed while no switch ran.
-pub(in crate::dataplane) fn remove_abandoned_devices() -> Result<(), NetlinkError> {
-    let names = fs::read_dir(INTERFACES).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    for name in names.filter_map(|name| name.into_string().ok()) {
-        let index = name.strip_prefix(UPCALL_PREFIX).and_then(|index| index.parse().ok());
-        let Some(index) = index else { continue };
-        let is_gone = matches!(Interface::with_index(index), Err(NetlinkError::NoInterface { .. }));
-        if is_gone && Interface::find(&name).is_ok_and(|device| device.kind.as_deref() == Some("tun")) {
-            RouteSocket::open()?.remove_link(&name)?;
-        }
-    }
-    Ok(())
 }
 
 /// Removes what an earlier run with flow offload has left at an interface that has an XDP program now.

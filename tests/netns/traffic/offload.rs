@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use palisade::control::protocol::PortInfo;
+use palisade::control::protocol::{CaptureRequest, PortInfo};
 use palisade::dataplane::FlowInfo;
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{Pod, PodPorts};
@@ -215,7 +215,7 @@ fn a_capture_sees_every_packet_and_the_kernel_forwards_again_behind_it() {
     exchange(&pair);
     exchange(&pair);
     let client = rig.switch.client();
-    let capture = client.start_capture(&Default::default()).unwrap();
+    let capture = client.start_capture(&CaptureRequest::default()).unwrap();
     let before = upcalls(&rig);
     for _ in 0..10 {
         exchange(&pair);

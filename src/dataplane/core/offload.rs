@@ -1,0 +1,45 @@
+//! Flow offload for the control side: the policy epochs that a publication gives the kernel, and counters.
+
+use super::Core;
+use crate::dataplane::offload::OffloadPort;
+use crate::dataplane::{OffloadCounters, PortCounters};
+use crate::ids::PortId;
+use crate::limits::PORTS_MAX;
+
+impl Core {
+    /// Has the kernel forward nothing that an earlier snapshot than the published one has evaluated and this one has not.
+    pub(super) fn publish_to_offload(&self) {
+        let Some(offload) = &self.shared.offload else { return };
+        let snapshot = self.shared.snapshot.current();
+        for id in (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id)) {
+            let values = snapshot.port(id).map(|port| OffloadPort {
+                // A policer counts each packet.
+                epoch: (port.ingress_policer().is_none() && port.egress_policer().is_none())
+                    .then(|| snapshot.policy_epoch(id, id)),
+                own_mac: port.own_mac,
+            });
+            offload.set_port(id, values.unwrap_or_default());
+        }
+    }
+
+    /// Has the ports count what the kernel has forwarded.
+    pub(super) fn count_offloaded(&self) -> Option<OffloadCounters> {
+        let offload = self.shared.offload.as_ref()?;
+        offload.count_ports();
+        Some(offload.counters())
+    }
+
+    /// Adds what the kernel has forwarded from and to a port.
+    pub(super) fn add_offloaded(&self, port: PortId, sum: &mut PortCounters) {
+        let Some(offload) = &self.shared.offload else { return };
+        let [received, transmitted] = offload.totals_of(port);
+        sum.offloaded = received.packets;
+        sum.received += received.packets;
+        sum.received_bytes += received.bytes;
+        sum.received_on_wire += received.packets + received.segments;
+        sum.forwarded += received.packets;
+        sum.transmitted += transmitted.packets;
+        sum.transmitted_bytes += transmitted.bytes;
+        sum.transmitted_on_wire += transmitted.packets + transmitted.segments;
+    }
+}
