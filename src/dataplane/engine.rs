@@ -25,6 +25,7 @@ use super::{
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::tap::UnreadPackets;
+use crate::xdp::offload::OffloadMaps;
 use crate::xdp::{Binder, ClosedQueue, Frame, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
 /// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
@@ -121,6 +122,9 @@ impl Dataplane {
         let prefer_busy_poll = settings.prefer_busy_poll;
         let reschedulers = reschedulers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
+        if let (Ok(pins), None) = (&pins, &settings.offload) {
+            OffloadMaps::remove(pins);
+        }
         if let Err(error) = remove_abandoned_devices() {
             tracing::warn!("an upcall device of an earlier run stays: {error}");
         }
@@ -361,6 +365,9 @@ impl Dataplane {
                     .open(&interface, self.pins.as_ref().ok())
                     .map_err(|error| StartError::Setup(error.to_string()))?;
             }
+        }
+        if let (Ok(pins), ShutdownMode::Detached) = (&self.pins, shutdown_mode) {
+            OffloadMaps::remove(pins);
         }
         let ports = std::mem::take(&mut *self.ports());
         let part = |port: OpenPort| match shutdown_mode {

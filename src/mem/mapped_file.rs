@@ -12,6 +12,12 @@ use std::sync::Arc;
 use super::huge_array::HugeArray;
 use super::pages::{PAGE_BYTES, Pages};
 
+/// Types that consist of atomics alone.
+///
+/// # Safety
+/// Every bit pattern is a value of the type, each of its fields is an atomic, and it has no padding.
+pub(crate) unsafe trait Atomics {}
+
 /// Mapped file whose consecutive parts become arrays. Their contents persist for the next process that maps
 /// the file, however this one ends.
 pub(crate) struct FileMemory {
@@ -53,13 +59,8 @@ impl FileMemory {
         make: impl Fn([u64; WORDS]) -> T,
     ) -> io::Result<HugeArray<T>> {
         const { assert!(size_of::<T>() == WORDS * size_of::<u64>(), "an element is so many words") };
-        const { assert!(align_of::<T>() >= align_of::<u64>() && align_of::<T>() <= PAGE_BYTES) };
-        let start = self.taken.checked_next_multiple_of(align_of::<T>()).unwrap_or(usize::MAX);
-        let end = len.checked_mul(size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
-        let end = end.filter(|end| *end <= self.pages.bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
-        self.taken = end;
-        // SAFETY: the part starts and ends within the mapping.
-        let base: NonNull<T> = unsafe { self.pages.base().add(start) }.cast();
+        const { assert!(align_of::<T>() >= align_of::<u64>()) };
+        let base = self.next_part::<T>(len)?;
         for index in 0..len {
             // SAFETY: the part holds `len` elements and is aligned for them. No other array has any byte of
             // it: parts follow each other, and the lock keeps the file from being mapped twice. Every bit
@@ -70,6 +71,22 @@ impl FileMemory {
             }
         }
         Ok(HugeArray { base, len, pages: self.pages.clone(), elements: PhantomData })
+    }
+
+    /// Takes the next part as an array of `len` elements, which others may write to at the same time.
+    pub(crate) fn take_shared<T: Atomics>(&mut self, len: usize) -> io::Result<HugeArray<T>> {
+        let base = self.next_part::<T>(len)?;
+        Ok(HugeArray { base, len, pages: self.pages.clone(), elements: PhantomData })
+    }
+
+    fn next_part<T>(&mut self, len: usize) -> io::Result<NonNull<T>> {
+        const { assert!(align_of::<T>() <= PAGE_BYTES) };
+        let start = self.taken.checked_next_multiple_of(align_of::<T>()).unwrap_or(usize::MAX);
+        let end = len.checked_mul(size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
+        let end = end.filter(|end| *end <= self.pages.bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.taken = end;
+        // SAFETY: the part starts and ends within the mapping.
+        Ok(unsafe { self.pages.base().add(start) }.cast())
     }
 
     /// Asks the kernel for huge pages, and returns whether the whole file is in such. Call it after every

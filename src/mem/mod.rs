@@ -16,7 +16,7 @@ mod loom_tests;
 
 pub(crate) use copy_on_write::{SHARED_WORDS, SharedWords};
 pub use huge_array::HugeArray;
-pub(crate) use mapped_file::FileMemory;
+pub(crate) use mapped_file::{Atomics, FileMemory};
 pub(crate) use pages::{HUGE_PAGE_BYTES, Pages};
 pub(crate) use prefetch::prefetch_address;
 pub use prefetch::{prefetch_read, prefetch_write};

@@ -6,8 +6,8 @@ use palisade::dataplane::PortKind;
 
 use crate::fixture::{on_port, pod, pod_port, switch};
 
-const PORT_WITH_POD: &str = r#"{"name":"db","interface":"veth-db","kind":"pod","vlan":7,"state":"up","id":0,"interface_index":0,"program":0,"mtu":1500,"queues":1,"native":true,"zero_copy":false,"warnings":[],"pod":"default/db"}"#;
-const HOST_PORT: &str = r#"{"name":"node","interface":"node","kind":"host","vlan":null,"state":"up","id":1,"interface_index":0,"program":0,"mtu":1500,"queues":1,"native":true,"zero_copy":false,"warnings":[],"pod":null}"#;
+const PORT_WITH_POD: &str = r#"{"name":"db","interface":"veth-db","kind":"pod","vlan":7,"state":"up","id":0,"interface_index":0,"program":0,"mtu":1500,"queues":1,"native":true,"zero_copy":false,"offloaded":false,"warnings":[],"pod":"default/db"}"#;
+const HOST_PORT: &str = r#"{"name":"node","interface":"node","kind":"host","vlan":null,"state":"up","id":1,"interface_index":0,"program":0,"mtu":1500,"queues":1,"native":true,"zero_copy":false,"offloaded":false,"warnings":[],"pod":null}"#;
 
 fn with_pod_and_node() -> std::sync::Arc<Switch> {
     let (_, switch) = switch(SwitchSettings::default());

@@ -30,6 +30,7 @@ const OFF_THE_PATH: &[(&str, &[&str])] = &[
         &[
             "dataplane/neighbor/resolver",
             "dataplane/neighbor/uplink_table",
+            "dataplane/offload/adoption",
             "dataplane/offload/keeper",
             "dataplane/offload/upcall_device",
             "dataplane/worker/reschedule",

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::dataplane::offload::OffloadPort;
 use crate::dataplane::{OffloadCounters, PortCounters};
-use crate::ids::PortId;
+use crate::ids::{AttachmentId, PortId};
 use crate::limits::PORTS_MAX;
 
 impl Core {
@@ -11,7 +11,8 @@ impl Core {
     pub(super) fn publish_to_offload(&self) {
         let Some(offload) = &self.shared.offload else { return };
         let snapshot = self.shared.snapshot.current();
-        for id in (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id)) {
+        let ports = || (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id));
+        for id in ports() {
             let values = snapshot.port(id).map(|port| OffloadPort {
                 // A policer counts each packet.
                 epoch: (port.ingress_policer().is_none() && port.egress_policer().is_none())
@@ -19,6 +20,12 @@ impl Core {
                 own_mac: port.own_mac,
             });
             offload.set_port(id, values.unwrap_or_default());
+        }
+        // Flows of the process before go on until all of its pods are attached and have a policy.
+        let has_pod = |id| snapshot.port(id).is_some_and(|port| port.attachment != AttachmentId::NONE);
+        let mut held = ports().filter(|id| offload.is_held(*id));
+        if snapshot.rules().is_some() && held.all(has_pod) {
+            offload.release_held();
         }
     }
 

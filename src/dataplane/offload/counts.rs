@@ -1,4 +1,4 @@
-//! Counts of what the program has forwarded, and of how much of it flows and ports have counted.
+//! Counts of the packets that the program has forwarded, and of those that flows and ports have counted.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,51 +16,40 @@ pub(crate) struct Forwarded {
     pub segments: u64,
 }
 
-/// Counts of [`Forwarded`].
-#[derive(Default)]
-pub(super) struct Counts {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    segments: AtomicU64,
+/// Packets, bytes and segments of [`Forwarded`].
+pub(super) type Counts = [AtomicU64; 3];
+
+fn counts_of(record: &Record, end: usize) -> [&AtomicU64; 3] {
+    [&record.packets[end], &record.bytes[end], &record.segments[end]]
 }
 
-impl Counts {
-    /// Counts of the program for an end of a record beyond these, without a change of them.
-    pub(super) fn behind(&self, record: &Record, end: usize) -> Forwarded {
-        let since = |count: &AtomicU64, of: &AtomicU64| count.load(Relaxed).saturating_sub(of.load(Relaxed));
-        Forwarded {
-            packets: since(&record.packets[end], &self.packets),
-            bytes: since(&record.bytes[end], &self.bytes),
-            segments: since(&record.segments[end], &self.segments),
-        }
-    }
+/// Packets of an end of a record that the program has forwarded beyond those that are counted.
+pub(super) fn behind(counted: &Counts, record: &Record, end: usize) -> Forwarded {
+    let now = counts_of(record, end);
+    let since = |i: usize| now[i].load(Relaxed).saturating_sub(counted[i].load(Relaxed));
+    Forwarded { packets: since(0), bytes: since(1), segments: since(2) }
+}
 
-    /// The same, and the counts catch up. Of several callers one gets it.
-    pub(super) fn catch_up(&self, record: &Record, end: usize) -> Forwarded {
-        let take = |count: &AtomicU64, of: &AtomicU64| {
-            let now = count.load(Relaxed);
-            now.saturating_sub(of.fetch_max(now, Relaxed))
-        };
-        Forwarded {
-            packets: take(&record.packets[end], &self.packets),
-            bytes: take(&record.bytes[end], &self.bytes),
-            segments: take(&record.segments[end], &self.segments),
-        }
-    }
+/// The same, which are counted from now on. Of several callers one gets them.
+pub(super) fn catch_up(counted: &Counts, record: &Record, end: usize) -> Forwarded {
+    let count = counts_of(record, end);
+    let take = |i: usize| {
+        let now: u64 = count[i].load(Relaxed);
+        now.saturating_sub(counted[i].fetch_max(now, Relaxed))
+    };
+    Forwarded { packets: take(0), bytes: take(1), segments: take(2) }
+}
 
-    pub(super) fn add(&self, count: Forwarded) {
-        self.packets.fetch_add(count.packets, Relaxed);
-        self.bytes.fetch_add(count.bytes, Relaxed);
-        self.segments.fetch_add(count.segments, Relaxed);
-    }
+pub(super) fn add(counted: &Counts, more: Forwarded) {
+    let more = [more.packets, more.bytes, more.segments];
+    counted.iter().zip(more).for_each(|(count, more)| _ = count.fetch_add(more, Relaxed));
+}
 
-    pub(super) fn get(&self) -> Forwarded {
-        let [packets, bytes, segments] =
-            [&self.packets, &self.bytes, &self.segments].map(|count| count.load(Relaxed));
-        Forwarded { packets, bytes, segments }
-    }
+pub(super) fn get(counted: &Counts) -> Forwarded {
+    let [packets, bytes, segments] = counted.each_ref().map(|count| count.load(Relaxed));
+    Forwarded { packets, bytes, segments }
+}
 
-    pub(super) fn clear(&self) {
-        [&self.packets, &self.bytes, &self.segments].into_iter().for_each(|count| count.store(0, Relaxed));
-    }
+pub(super) fn clear(counted: &Counts) {
+    counted.iter().for_each(|count| count.store(0, Relaxed));
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use rustix::time::{ClockId, clock_gettime};
@@ -27,8 +27,12 @@ impl Keeper {
         let (stop, stopped) = bounded::<()>(0);
         let offload = offload.clone();
         let run = move || {
+            let start = Instant::now();
             loop {
                 offload.renew_lease(now_ns().saturating_add(lease.as_nanos() as u64));
+                if start.elapsed() > lease {
+                    offload.release_held();
+                }
                 offload.end_grace_period(|| wait_for_programs().is_ok());
                 if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
                     break;

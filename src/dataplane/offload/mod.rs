@@ -15,6 +15,7 @@
 //!
 //! **Counters.** The program counts packets and bytes of a record for ever. The switch adds the difference to its counters.
 
+mod adoption;
 mod counts;
 mod keeper;
 mod record_list;
@@ -37,13 +38,15 @@ use crate::limits::PORTS_MAX;
 use crate::net::address::{Address, is_v4};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
-use crate::xdp::XdpError;
 use crate::xdp::offload::OffloadMaps;
 use crate::xdp::offload::layout::{Bucket, PortWords, Record, address_words, hash_of};
+use crate::xdp::{Pins, XdpError};
 
 /// Bytes of an Ethernet header, which the program does not count.
 const HEADER_BYTES: u64 = 14;
 
+/// Epoch of a port whose packets are all upcalls.
+const CLOSED: u32 = u32::MAX;
 /// Word of a slot without a record.
 const NONE: u32 = 0;
 /// Word of a slot whose record is being filled or removed. Any other word is the number of a record, and one.
@@ -86,12 +89,14 @@ pub(crate) struct Offload {
     next: Box<[AtomicU32]>,
     /// Number of records that were taken at least once: those before it.
     taken: AtomicU32,
-    /// By record and end, what its flow has counted.
-    counted_by_flow: Box<[[Counts; 2]]>,
     /// By record and end, what its ports have counted.
     counted_by_ports: Box<[[Counts; 2]]>,
     /// By port, what the kernel has received from it, and sent by it.
     totals: Box<[[Counts; 2]]>,
+    /// By port, the policy epoch of the published snapshot.
+    epochs: Box<[AtomicU32]>,
+    /// By port, whether the epoch of the process before stays in the maps: see [`Offload::adopt`].
+    held: Box<[AtomicBool]>,
     /// Whether all packets are upcalls for now, because a capture wants to see them.
     is_suspended: AtomicBool,
     recorded: AtomicU64,
@@ -100,9 +105,9 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
-    /// Makes the maps of the program, with so many records.
-    pub(crate) fn open(flows: usize) -> Result<Offload, XdpError> {
-        OffloadMaps::new(flows).map(Offload::new)
+    /// Opens the maps that the process before has left, or makes them, with so many records.
+    pub(crate) fn open(flows: usize, pins: &Pins) -> Result<Offload, XdpError> {
+        OffloadMaps::open(flows, pins).map(Offload::new)
     }
 
     pub(crate) fn new(maps: OffloadMaps) -> Offload {
@@ -114,9 +119,10 @@ impl Offload {
             retired: RecordList::default(),
             next: (0..flows).map(|_| AtomicU32::new(0)).collect(),
             taken: AtomicU32::new(0),
-            counted_by_flow: (0..flows).map(|_| Default::default()).collect(),
             counted_by_ports: (0..flows).map(|_| Default::default()).collect(),
             totals: (0..PORTS_MAX).map(|_| Default::default()).collect(),
+            epochs: (0..PORTS_MAX).map(|_| AtomicU32::new(CLOSED)).collect(),
+            held: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_suspended: AtomicBool::new(false),
             recorded: AtomicU64::new(0),
             live: AtomicU64::new(0),
@@ -139,18 +145,25 @@ impl Offload {
         &self.maps.ports[port.index()]
     }
 
-    /// Serves a port from now on. All of its packets are upcalls until its first snapshot.
+    /// Serves a port from now on. All of its packets are upcalls until its first snapshot, unless the process before has served
+    /// the same interface.
     pub(crate) fn open_port(&self, port: PortId, index: u32) {
         let words = self.port(port);
-        words.epoch.store(u32::MAX, Relaxed);
+        if self.is_held(port) && words.index.load(Relaxed) == index {
+            return;
+        }
+        self.held[port.index()].store(false, Relaxed);
+        self.epochs[port.index()].store(CLOSED, Relaxed);
+        words.epoch.store(CLOSED, SeqCst);
         words.station.store(0, Relaxed);
-        words.index.store(index, Release);
+        words.index.store(index, SeqCst);
     }
 
     /// Serves a port no longer.
     pub(crate) fn close_port(&self, port: PortId) {
         let words = self.port(port);
-        words.epoch.store(u32::MAX, SeqCst);
+        self.held[port.index()].store(false, Relaxed);
+        words.epoch.store(CLOSED, SeqCst);
         words.index.store(0, SeqCst);
     }
 
@@ -158,8 +171,12 @@ impl Offload {
     pub(crate) fn set_port(&self, port: PortId, values: OffloadPort) {
         let words = self.port(port);
         let OffloadPort { epoch, own_mac } = values;
-        words.own_mac.store(PortWords::station_of(own_mac.0, 0), Relaxed);
-        words.epoch.store(epoch.map_or(u32::MAX, |epoch| epoch.0), SeqCst);
+        let epoch = epoch.map_or(CLOSED, |epoch| epoch.0);
+        self.epochs[port.index()].store(epoch, Relaxed);
+        if !self.is_held(port) {
+            words.own_mac.store(PortWords::station_of(own_mac.0, 0), Relaxed);
+            words.epoch.store(epoch, SeqCst);
+        }
     }
 
     /// Sets the Ethernet address behind a port, and its MTU.
@@ -270,16 +287,16 @@ impl Offload {
     }
 
     fn take_record(&self, number: u32) -> Option<[Forwarded; 2]> {
-        let (record, counted) = (&self.maps.records[number as usize], &self.counted_by_flow[number as usize]);
-        let taken = [0, 1].map(|end| counted[end].catch_up(record, end));
+        let (record, counted) = (&self.maps.records[number as usize], &self.maps.counted[number as usize]);
+        let taken = [0, 1].map(|end| counts::catch_up(&counted.by_end[end], record, end));
         taken.iter().any(|end| end.packets > 0).then_some(taken)
     }
 
     /// Packets that the kernel has forwarded since the last [`Offload::take`], which will take them too.
     pub(crate) fn peek(&self, slot: u32) -> [Forwarded; 2] {
         let Some(number) = self.record_of(slot) else { return [Forwarded::default(); 2] };
-        let (record, counted) = (&self.maps.records[number as usize], &self.counted_by_flow[number as usize]);
-        [0, 1].map(|end| counted[end].behind(record, end))
+        let (record, counted) = (&self.maps.records[number as usize], &self.maps.counted[number as usize]);
+        [0, 1].map(|end| counts::behind(&counted.by_end[end], record, end))
     }
 
     /// Adds what the kernel has forwarded to the counts of the ports.
@@ -291,23 +308,23 @@ impl Offload {
         let (record, counted) = (&self.maps.records[number], &self.counted_by_ports[number]);
         let ports = record.ports.each_ref().map(|port| usize::from(port.load(Relaxed)));
         for end in [0, 1] {
-            let mut count = counted[end].catch_up(record, end);
+            let mut count = counts::catch_up(&counted[end], record, end);
             if count.packets > 0 {
                 count.bytes += HEADER_BYTES * count.packets;
-                self.totals[ports[end]][0].add(count);
-                self.totals[ports[1 - end]][1].add(count);
+                counts::add(&self.totals[ports[end]][0], count);
+                counts::add(&self.totals[ports[1 - end]][1], count);
             }
         }
     }
 
     /// Frames that the kernel has received from a port, and sent by it, up to the last [`Offload::count_ports`].
     pub(crate) fn totals_of(&self, port: PortId) -> [Forwarded; 2] {
-        self.totals[port.index()].each_ref().map(Counts::get)
+        self.totals[port.index()].each_ref().map(counts::get)
     }
 
     /// Sets the counts of a new port to zero.
     pub(crate) fn clear_totals(&self, port: PortId) {
-        self.totals[port.index()].iter().for_each(Counts::clear);
+        self.totals[port.index()].iter().for_each(counts::clear);
     }
 
     /// Counts of flows.

@@ -31,6 +31,14 @@ fn found<'a>(offload: &'a Offload, flow: &OffloadedFlow) -> Option<&'a Record> {
     records.find(|record| record.head.load(Relaxed) == head)
 }
 
+/// Records a flow in each slot. Some flows meet a full bucket.
+fn take_all(offload: &Offload, slots: impl Iterator<Item = u32>) {
+    let mut flows = (200..).map(flow);
+    for slot in slots {
+        assert!(flows.by_ref().take(1000).any(|flow| offload.record(slot, &flow, || true)), "{slot}");
+    }
+}
+
 fn forward(record: &Record, end: usize, packets: u64, bytes: u64) {
     record.packets[end].fetch_add(packets, Relaxed);
     record.bytes[end].fetch_add(bytes, Relaxed);
@@ -62,15 +70,17 @@ fn a_flow_that_another_worker_ends_meanwhile_has_no_record() {
 #[test]
 fn a_removed_record_is_taken_again_after_a_grace_period_alone() {
     let offload = offload();
-    for slot in 0..FLOWS as u32 {
-        assert!(offload.record(slot, &flow(slot as u16), || true), "{slot}");
-    }
+    take_all(&offload, 0..FLOWS as u32);
     offload.remove(5);
-    assert!(!offload.record(5, &flow(100), || true), "the program may still read the record");
+    let mut others = (0..100).map(flow);
+    assert!(
+        !others.clone().any(|flow| offload.record(5, &flow, || true)),
+        "the program may still read the record"
+    );
     offload.end_grace_period(|| false);
-    assert!(!offload.record(5, &flow(100), || true), "the wait has failed");
+    assert!(!others.clone().any(|flow| offload.record(5, &flow, || true)), "the wait has failed");
     offload.end_grace_period(|| true);
-    assert!(offload.record(5, &flow(100), || true));
+    assert!(others.any(|flow| offload.record(5, &flow, || true)));
     offload.end_grace_period(|| panic!("no record was removed"));
 }
 
@@ -128,4 +138,59 @@ fn no_packet_passes_while_offload_is_suspended() {
     offload.suspend(false);
     offload.renew_lease(3000);
     assert_eq!(until(), 3000);
+}
+
+#[test]
+fn records_of_the_process_before_are_taken_over_with_the_flows_that_the_table_still_has() {
+    let before = offload();
+    before.open_port(PortId(3), 30);
+    before.set_port(PortId(3), OffloadPort { epoch: Some(Generation(7)), ..OffloadPort::default() });
+    for number in 0..3 {
+        assert!(before.record(u32::from(number), &flow(number), || true));
+    }
+    forward(found(&before, &flow(1)).unwrap(), 0, 3, 300);
+    before.take(1);
+    forward(found(&before, &flow(1)).unwrap(), 0, 2, 200);
+
+    let after = Offload::new(before.maps);
+    // The table has the second and the third flow, in other slots, and the third ends with another flow's key.
+    after.adopt(|(_, [port, _], _)| (port != 1000).then(|| 20 + u32::from(port - 1000)));
+    assert!(found(&after, &flow(0)).is_none());
+    assert!([21, 22].into_iter().all(|slot| after.is_recorded(slot)) && !after.is_recorded(20));
+    assert_eq!(after.counters().flows, 2);
+    // The flow goes on where the process before has counted, the ports begin again.
+    assert_eq!(
+        after.take(21),
+        Some([Forwarded { packets: 2, bytes: 200, segments: 0 }, Forwarded::default()])
+    );
+    after.count_ports();
+    assert_eq!(after.totals_of(PortId(3)), [Forwarded::default(); 2]);
+    // The record that nobody has is taken again, after a grace period.
+    after.end_grace_period(|| true);
+    take_all(&after, (0..FLOWS as u32).filter(|slot| ![21, 22].contains(slot)));
+}
+
+#[test]
+fn the_ports_of_the_process_before_keep_its_policy_until_they_are_released() {
+    let epoch_of = |offload: &Offload| offload.port(PortId(3)).epoch.load(Relaxed);
+    let published = |epoch| OffloadPort { epoch: Some(Generation(epoch)), ..OffloadPort::default() };
+    let before = offload();
+    before.open_port(PortId(3), 30);
+    before.set_port(PortId(3), published(7));
+    let after = Offload::new(before.maps);
+    after.adopt(|_| None);
+    assert!(after.is_held(PortId(3)));
+    after.open_port(PortId(3), 30);
+    after.set_port(PortId(3), published(9));
+    assert_eq!(epoch_of(&after), 7);
+    after.release_held();
+    assert_eq!((epoch_of(&after), after.is_held(PortId(3))), (9, false));
+    after.set_port(PortId(3), published(10));
+    assert_eq!(epoch_of(&after), 10);
+
+    // Another interface takes the place of the first.
+    let next = Offload::new(after.maps);
+    next.adopt(|_| None);
+    next.open_port(PortId(3), 31);
+    assert_eq!((epoch_of(&next), next.is_held(PortId(3))), (CLOSED, false));
 }

@@ -40,10 +40,7 @@ impl Dataplane {
         let Some(offload) = &self.core.shared.offload else {
             return self.core.offload_refused.clone().map_or(Ok(None), Err);
         };
-        let pins = match &self.pins {
-            Ok(pins) => pins,
-            Err(reason) => return Err(format!("its programs would end with the process: {reason}")),
-        };
+        let pins = self.pins.as_ref().map_err(Clone::clone)?;
         if spec.vlan.is_some() {
             return refused("its frames have a VLAN tag");
         }

@@ -102,6 +102,9 @@ struct port {
 struct lease {
 	// By CLOCK_MONOTONIC_COARSE, nanoseconds.
 	__u64 until;
+	// Secret of the hash and version of this layout, for the next process of the switch.
+	__u64 seed[2];
+	__u64 layout;
 };
 
 struct {

@@ -1,7 +1,12 @@
 //! Layout of the maps of `bpf/offload.bpf.c`, which has the same structures by the same names.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
+use crate::mem::Atomics;
+
+/// Version of this layout and of the hash. A process continues with no maps of another version.
+pub const LAYOUT: u64 = 1;
 /// Flows that a bucket names at most.
 pub const WAYS: usize = 8;
 
@@ -55,10 +60,24 @@ pub struct PortWords {
 pub struct Lease {
     /// Time by `CLOCK_MONOTONIC_COARSE`, nanoseconds, until which the program forwards packets.
     pub until: AtomicU64,
+    /// Secret of the hash, for the next process.
+    pub seed: [AtomicU64; 2],
+    /// [`LAYOUT`] of the process that has made the maps.
+    pub layout: AtomicU64,
+}
+
+/// Counts of a record that its flow has counted. The program does not have them.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Counted {
+    /// By end: packets, bytes, segments.
+    pub by_end: [[AtomicU64; 3]; 2],
+    rest: [AtomicU64; 2],
 }
 
 const _: () = assert!(size_of::<Record>() == 128 && size_of::<Bucket>() == 64);
-const _: () = assert!(size_of::<PortWords>() == 24 && size_of::<Lease>() == 8);
+const _: () = assert!(size_of::<PortWords>() == 24);
+const _: () = assert!(size_of::<Lease>() == 32 && size_of::<Counted>() == 64);
 
 /// Version number of a packet's IP header.
 fn family(is_v4: bool) -> u8 {
@@ -72,28 +91,14 @@ impl Record {
         u64::from_ne_bytes([a, b, c, d, protocol, family(is_v4), 0, 0])
     }
 
-    /// The record in these words of memory.
-    pub(super) fn from_words(words: [u64; 16]) -> Record {
-        let [a, b, c, d, head, epochs, tail @ ..] = words;
-        let word = AtomicU64::new;
-        let pair = |at: usize| [word(tail[at]), word(tail[at + 1])];
-        let record = Record {
-            addresses: [[word(a), word(b)], [word(c), word(d)]],
-            head: word(head),
-            packets: pair(2),
-            bytes: pair(4),
-            segments: pair(6),
-            ..Record::default()
+    /// Addresses of the ends, their transport ports, and the protocol.
+    pub fn flow(&self) -> ([u128; 2], [u16; 2], u8) {
+        let address = |words: &[AtomicU64; 2]| {
+            let [high, low] = words.each_ref().map(|word| u64::from_be(word.load(Relaxed)));
+            u128::from(high) << 64 | u128::from(low)
         };
-        debug_assert_eq!((epochs, tail[0], tail[1]), (0, 0, 0), "the kernel makes maps of zeros");
-        record
-    }
-}
-
-impl Bucket {
-    /// The bucket in these words of memory.
-    pub(super) fn from_words(words: [u64; WAYS]) -> Bucket {
-        Bucket { ways: words.map(AtomicU64::new) }
+        let [a, b, c, d, protocol, ..] = self.head.load(Relaxed).to_ne_bytes();
+        (self.addresses.each_ref().map(address), [[a, b], [c, d]].map(u16::from_be_bytes), protocol)
     }
 }
 
@@ -103,19 +108,18 @@ impl PortWords {
         let [g, h] = mtu.to_ne_bytes();
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     }
-
-    /// The port in these words of memory, which are zero.
-    pub(super) fn from_words(_: [u64; 3]) -> PortWords {
-        PortWords::default()
-    }
 }
 
-impl Lease {
-    /// The lease in this word of memory.
-    pub(super) fn from_words([until]: [u64; 1]) -> Lease {
-        Lease { until: AtomicU64::new(until) }
-    }
-}
+// SAFETY: each structure consists of atomics, and the sizes above leave no room for padding.
+unsafe impl Atomics for Record {}
+// SAFETY: as above.
+unsafe impl Atomics for Bucket {}
+// SAFETY: as above.
+unsafe impl Atomics for PortWords {}
+// SAFETY: as above.
+unsafe impl Atomics for Lease {}
+// SAFETY: as above.
+unsafe impl Atomics for Counted {}
 
 /// An address as a record has it.
 pub fn address_words(address: u128) -> [u64; 2] {

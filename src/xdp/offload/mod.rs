@@ -9,17 +9,24 @@ mod program;
 pub(crate) use super::program::wait_for_programs;
 pub use program::{OffloadProgram, Placement};
 
+use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::{MapCore, MapHandle, MapType};
 
-use self::layout::{Bucket, Lease, PortWords, Record, Seed, WAYS};
+use self::layout::{Bucket, Counted, LAYOUT, Lease, PortWords, Record, Seed, WAYS};
+use super::Pins;
 use super::error::XdpError;
 use crate::limits::PORTS_MAX;
 use crate::mem::{FileMemory, HugeArray};
+
+/// Beginning of the names of the maps' files.
+const PIN_PREFIX: &str = "offload-";
 
 /// Maps of the program, and the memory that they lie in.
 pub struct OffloadMaps {
@@ -27,6 +34,8 @@ pub struct OffloadMaps {
     pub buckets: HugeArray<Bucket>,
     /// Records of flows.
     pub records: HugeArray<Record>,
+    /// By record, what its flow has counted.
+    pub counted: HugeArray<Counted>,
     /// Ports by number.
     pub ports: HugeArray<PortWords>,
     /// The lease.
@@ -38,24 +47,50 @@ pub struct OffloadMaps {
 }
 
 impl OffloadMaps {
-    /// Makes maps for so many flows.
-    pub fn new(flows: usize) -> Result<OffloadMaps, XdpError> {
-        let mut maps = Vec::new();
-        let memory = |name: &'static str, count: usize, bytes: usize| {
-            let map = create(name, count, bytes)?;
-            let memory = FileMemory::of_map(map.as_fd(), count * bytes)?;
-            maps.push((name, map));
-            Ok(memory)
+    /// Opens the maps for so many flows that the process before has left, or makes them. Files keep them for the next process.
+    pub fn open(flows: usize, pins: &Pins) -> Result<OffloadMaps, XdpError> {
+        let left = |name: &'static str, count: usize, bytes: usize| {
+            let map = MapHandle::from_pinned_path(pin_of(pins, name)).map_err(io::Error::other)?;
+            let is_same = (map.max_entries() as usize, map.value_size() as usize) == (count, bytes);
+            if is_same { Ok(map) } else { Err(io::ErrorKind::InvalidData.into()) }
         };
-        let made = OffloadMaps::of(flows, memory);
-        let made =
-            made.map_err(|error| XdpError::from_io("make the maps of offloaded flows".to_owned(), &error))?;
-        Ok(OffloadMaps { maps, ..made })
+        if let Ok(maps) = OffloadMaps::of_kernel(flows, left)
+            && maps.lease[0].layout.load(Relaxed) == LAYOUT
+        {
+            return Ok(maps);
+        }
+        OffloadMaps::remove(pins);
+        let made = OffloadMaps::of_kernel(flows, |name, count, bytes| {
+            let mut map = create(name, count, bytes)?;
+            map.pin(pin_of(pins, name)).map_err(io::Error::other)?;
+            Ok(map)
+        });
+        made.map_err(|error| XdpError::from_io("make the maps of offloaded flows".to_owned(), &error))
+    }
+
+    /// Removes the files of the maps. The maps stay while programs use them.
+    pub fn remove(pins: &Pins) {
+        // One that stays is found again by the next start.
+        pins.named(PIN_PREFIX).into_iter().for_each(|file| _ = fs::remove_file(file));
     }
 
     /// Makes maps in memory of the process, which no program reads.
     pub fn in_memory(flows: usize) -> io::Result<OffloadMaps> {
         OffloadMaps::of(flows, |_, count, bytes| FileMemory::of_process(count * bytes))
+    }
+
+    fn of_kernel(
+        flows: usize,
+        mut map: impl FnMut(&'static str, usize, usize) -> io::Result<MapHandle>,
+    ) -> io::Result<OffloadMaps> {
+        let mut maps = Vec::new();
+        let arrays = OffloadMaps::of(flows, |name, count, bytes| {
+            let map = map(name, count, bytes)?;
+            let memory = FileMemory::of_map(map.as_fd(), count * bytes)?;
+            maps.push((name, map));
+            Ok(memory)
+        })?;
+        Ok(OffloadMaps { maps, ..arrays })
     }
 
     fn of(
@@ -64,13 +99,14 @@ impl OffloadMaps {
     ) -> io::Result<OffloadMaps> {
         // Half of the ways stay free where each flow takes one.
         let buckets = (2 * flows).div_ceil(WAYS).next_power_of_two();
+        let lease: HugeArray<Lease> = memory("leases", 1, size_of::<Lease>())?.take_shared(1)?;
         Ok(OffloadMaps {
-            buckets: memory("buckets", buckets, size_of::<Bucket>())?.take(buckets, Bucket::from_words)?,
-            records: memory("records", flows, size_of::<Record>())?.take(flows, Record::from_words)?,
-            ports: memory("ports", PORTS_MAX, size_of::<PortWords>())?
-                .take(PORTS_MAX, PortWords::from_words)?,
-            lease: memory("leases", 1, size_of::<Lease>())?.take(1, Lease::from_words)?,
-            seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
+            buckets: memory("buckets", buckets, size_of::<Bucket>())?.take_shared(buckets)?,
+            records: memory("records", flows, size_of::<Record>())?.take_shared(flows)?,
+            counted: memory("counted", flows, size_of::<Counted>())?.take_shared(flows)?,
+            ports: memory("ports", PORTS_MAX, size_of::<PortWords>())?.take_shared(PORTS_MAX)?,
+            seed: seed_of(&lease[0]),
+            lease,
             maps: Vec::new(),
         })
     }
@@ -79,6 +115,20 @@ impl OffloadMaps {
     fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.maps.iter().find(|(known, _)| *known == name).map(|(_, map)| map.as_fd())
     }
+}
+
+/// Secret of the hash: that of the process that has made the maps, or a new one.
+fn seed_of(lease: &Lease) -> Seed {
+    if lease.layout.load(Relaxed) == 0 {
+        let seed = [0, 1].map(|i: u64| RandomState::new().hash_one(i));
+        lease.seed.iter().zip(seed).for_each(|(word, value)| word.store(value, Relaxed));
+        lease.layout.store(LAYOUT, Relaxed);
+    }
+    lease.seed.each_ref().map(|word| word.load(Relaxed))
+}
+
+fn pin_of(pins: &Pins, name: &str) -> PathBuf {
+    pins.file(&format!("{PIN_PREFIX}{name}"))
 }
 
 fn create(name: &str, count: usize, bytes: usize) -> io::Result<MapHandle> {

@@ -206,11 +206,19 @@ fn running_connections_outlive_switches_that_are_killed_or_stopped_and_denied_on
     running_connections_outlive_switches(PodPorts::Tap);
 }
 
+#[test]
+fn running_connections_outlive_switches_that_are_killed_or_stopped_and_denied_ones_stay_denied_offloaded() {
+    running_connections_outlive_switches(PodPorts::Offload);
+}
+
 fn running_connections_outlive_switches(ports: PodPorts) {
     let Some(_isolated) = isolated() else { return };
     let mut lab = Lab::up(&LabSpec { ports, ..spec_of(&["client", "server", "intruder"]) }).unwrap();
     let [client, server, intruder] = ["client", "server", "intruder"].map(|name| lab.pod(name).unwrap());
-    let mut switch = start(&mut lab, STRICT, "", true);
+    // Offloaded connections go on for the lease.
+    let config =
+        if ports == PodPorts::Offload { &format!("{STRICT}[offload]\nlease_s = 1\n") } else { STRICT };
+    let mut switch = start(&mut lab, config, "", true);
     let stop = Arc::new(AtomicBool::new(false));
     let speakers = [Speaker::Both, Speaker::Server, Speaker::Client, Speaker::Nobody, Speaker::Server];
     let open = |from: &Pod, number: usize, base, speaker| {
@@ -232,7 +240,7 @@ fn running_connections_outlive_switches(ports: PodPorts) {
         }
         let before = settled(&allowed);
         let denied_before = denied_heard.get_or_insert_with(|| settled(&denied)).clone();
-        switch = start(&mut lab, STRICT, FROM_CLIENT_ONLY, restart % 4 < 2);
+        switch = start(&mut lab, config, FROM_CLIENT_ONLY, restart % 4 < 2);
         let report = flow_table(&switch);
         assert!(report.restored >= CONNECTIONS as u64, "restart {restart}: {report}");
         wait_until_all_go_on(&switch, &allowed, &before, &format!("restart {restart}: {report}"));

@@ -18,6 +18,8 @@ use crate::dataplane::offload::Offload;
 use crate::dataplane::{ConntrackSettings, FlowCount};
 use crate::ids::PortId;
 use crate::mem::{HugeArray, prefetch_read};
+use crate::net::address::unpack;
+use crate::net::flow::FlowKey;
 
 /// The connection tracking table. All workers share it, without locks.
 pub(crate) struct Conntrack {
@@ -96,8 +98,15 @@ impl Conntrack {
         self.entries.len()
     }
 
-    /// Adds records of flows that the kernel forwards, one for each slot.
+    /// Adds records of flows that the kernel forwards, one for each slot, and takes over those that are left of these flows.
     pub(crate) fn add_offload(&mut self, offload: Arc<Offload>) {
+        offload.adopt(|(addresses, transport_ports, protocol)| {
+            let [(src, src_port), (dst, dst_port)] =
+                [0, 1].map(|end| (unpack(addresses[end]), transport_ports[end]));
+            let (key, from_low) = Key::of_flow(&FlowKey { src, dst, protocol, src_port, dst_port });
+            let slot = self.look_up(&key, self.hash(&key)).filter(|_| from_low)?;
+            Some(slot.number())
+        });
         self.offload = Some(offload);
     }
 

@@ -1,0 +1,84 @@
+//! Records that the process before has left: flows that the flow table still has go on without a gap.
+//!
+//! The program forwards their packets under the policy epochs of that process, until this one has attached all pods of the
+//! ports and has tables, or until the lease of that process would have ended.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::{CLOSED, NONE, Offload, counts, name_of};
+use crate::ids::PortId;
+use crate::limits::PORTS_MAX;
+use crate::net::address::Address;
+use crate::net::flow::Protocol;
+use crate::xdp::offload::layout::Record;
+
+/// Flow of a record: addresses and transport ports of its ends, and its protocol.
+pub(crate) type RecordedFlow = ([Address; 2], [u16; 2], Protocol);
+
+impl Offload {
+    /// Takes over the records of the process before, and holds its ports. `slot_of` finds the slot of a flow whose first end is
+    /// the lower one; records of other flows are removed. No worker runs yet.
+    pub(crate) fn adopt(&self, slot_of: impl Fn(RecordedFlow) -> Option<u32>) {
+        let mut is_adopted = vec![false; self.maps.records.len()];
+        let mut taken = 0;
+        for way in self.maps.buckets.iter().flat_map(|bucket| &bucket.ways) {
+            let word = way.load(Relaxed);
+            let Some(number) = (word as u32).checked_sub(1) else { continue };
+            let adopted = self.adopt_record(number, word, &slot_of);
+            match is_adopted.get_mut(number as usize) {
+                Some(is_adopted) if adopted && !*is_adopted => {
+                    *is_adopted = true;
+                    taken = taken.max(number + 1);
+                }
+                _ => way.store(0, SeqCst),
+            }
+        }
+        self.taken.store(taken, Relaxed);
+        for number in (0..taken).filter(|number| !is_adopted[*number as usize]) {
+            self.maps.records[number as usize].epochs.iter().for_each(|epoch| epoch.store(0, Relaxed));
+            self.retired.push(number, &self.next);
+        }
+        for (held, words) in self.held.iter().zip(self.maps.ports.iter()) {
+            let is_served = words.index.load(Relaxed) != 0 && words.epoch.load(Relaxed) != CLOSED;
+            held.store(is_served, Relaxed);
+        }
+    }
+
+    fn adopt_record(&self, number: u32, word: u64, slot_of: impl Fn(RecordedFlow) -> Option<u32>) -> bool {
+        let Some(record) = self.maps.records.get(number as usize) else { return false };
+        let (addresses, transport_ports, protocol) = record.flow();
+        let protocol = Protocol(protocol);
+        let is_whole = word == name_of(self.hash(record, protocol), number)
+            && record.ports.iter().all(|port| usize::from(port.load(Relaxed)) < PORTS_MAX);
+        let slot = slot_of((addresses, transport_ports, protocol)).filter(|_| is_whole);
+        let Some(slot) = slot.and_then(|slot| self.slots.get(slot as usize)) else { return false };
+        if slot.load(Relaxed) != NONE {
+            return false;
+        }
+        slot.store(number + 1, Relaxed);
+        self.live.fetch_add(1, Relaxed);
+        self.skip_port_counts(number, record);
+        true
+    }
+
+    /// The counts of ports begin with the process.
+    fn skip_port_counts(&self, number: u32, record: &Record) {
+        for (end, counted) in self.counted_by_ports[number as usize].iter().enumerate() {
+            counts::catch_up(counted, record, end);
+        }
+    }
+
+    /// Whether the policy epoch of the process before holds for a port.
+    pub(crate) fn is_held(&self, port: PortId) -> bool {
+        self.held[port.index()].load(Relaxed)
+    }
+
+    /// Gives the held ports the policy epochs of the published snapshot.
+    pub(crate) fn release_held(&self) {
+        for (number, held) in self.held.iter().enumerate() {
+            if held.swap(false, SeqCst) {
+                self.maps.ports[number].epoch.store(self.epochs[number].load(Relaxed), SeqCst);
+            }
+        }
+    }
+}
