@@ -40,7 +40,6 @@ use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, Verdict};
-use crate::xdp::Pins;
 
 pub use self::flows::{flow_state_is_final, flow_states};
 
@@ -128,16 +127,8 @@ impl Core {
         let Opened { mut conntrack, bindings, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let external_ports = ExternalPorts::open(settings, &conntrack)?;
-        let open = |_| {
-            let pins = Pins::open(&settings.pin_directory)
-                .map_err(|reason| format!("its programs would end with the process: {reason}"))?;
-            Offload::open(conntrack.slots(), &pins).map_err(|error| error.to_string())
-        };
-        let (offload, offload_refused) = match settings.offload.map(open) {
-            Some(Ok(offload)) => (Some(Arc::new(offload)), None),
-            Some(Err(reason)) => (None, Some(reason)),
-            None => (None, None),
-        };
+        let (offload, offload_refused) =
+            Offload::of_settings(settings, conntrack.slots(), report.directory.as_deref());
         offload.iter().for_each(|offload| conntrack.add_offload(offload.clone()));
         let bindings = Arc::new(bindings);
         conntrack.add_forward_counts(bindings.clone());

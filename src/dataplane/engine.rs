@@ -25,7 +25,6 @@ use super::{
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::netlink::{Interface, NetlinkError};
 use crate::tap::UnreadPackets;
-use crate::xdp::offload::OffloadMaps;
 use crate::xdp::{Binder, ClosedQueue, Frame, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
 /// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
@@ -123,7 +122,7 @@ impl Dataplane {
         let reschedulers = reschedulers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
         if let (Ok(pins), None) = (&pins, &settings.offload) {
-            OffloadMaps::remove(pins);
+            core.remove_offload_maps(pins);
         }
         if let Err(error) = remove_abandoned_devices() {
             tracing::warn!("an upcall device of an earlier run stays: {error}");
@@ -367,7 +366,7 @@ impl Dataplane {
             }
         }
         if let (Ok(pins), ShutdownMode::Detached) = (&self.pins, shutdown_mode) {
-            OffloadMaps::remove(pins);
+            self.core.remove_offload_maps(pins);
         }
         let ports = std::mem::take(&mut *self.ports());
         let part = |port: OpenPort| match shutdown_mode {

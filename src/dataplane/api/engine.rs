@@ -123,12 +123,13 @@ impl DataplaneApi for Dataplane {
     }
 
     fn block_interface(&self, interface: &str) -> Result<(), PortError> {
-        Ok(self.close_interface(&Interface::find(interface)?, None)?)
+        let interface = Interface::find(interface)?;
+        self.block_unless_offloaded(interface.index, || self.close_interface(&interface, None))
     }
 
     fn block_new_interface(&self, index: u32, name: &str) -> Result<(), PortError> {
         let close = |guard: &Guard, pins: Option<&Pins>| guard.close_new(index, name, pins);
-        Ok(self.close_with(index, close)?)
+        self.block_unless_offloaded(index, || self.close_with(index, close))
     }
 
     fn unblock_interface(&self, interface: &str) -> Result<(), PortError> {

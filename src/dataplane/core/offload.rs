@@ -5,6 +5,8 @@ use crate::dataplane::offload::OffloadPort;
 use crate::dataplane::{OffloadCounters, PortCounters};
 use crate::ids::{AttachmentId, PortId};
 use crate::limits::PORTS_MAX;
+use crate::xdp::Pins;
+use crate::xdp::offload::MapPins;
 
 impl Core {
     /// Has the kernel forward nothing that an earlier snapshot than the published one has evaluated and this one has not.
@@ -26,6 +28,13 @@ impl Core {
         let mut held = ports().filter(|id| offload.is_held(*id));
         if snapshot.rules().is_some() && held.all(has_pod) {
             offload.release_held();
+        }
+    }
+
+    /// Removes what keeps the maps for the next process.
+    pub(in crate::dataplane) fn remove_offload_maps(&self, pins: &Pins) {
+        if let Some(directory) = &self.flow_table.directory {
+            MapPins::of(pins, directory).remove();
         }
     }
 

@@ -3,19 +3,46 @@
 //! The program forwards their packets under the policy epochs of that process, until this one has attached all pods of the
 //! ports and has tables, or until the lease of that process would have ended.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::{CLOSED, NONE, Offload, counts, name_of};
+use crate::dataplane::Settings;
 use crate::ids::PortId;
 use crate::limits::PORTS_MAX;
 use crate::net::address::Address;
 use crate::net::flow::Protocol;
+use crate::xdp::Pins;
+use crate::xdp::offload::MapPins;
 use crate::xdp::offload::layout::Record;
 
 /// Flow of a record: addresses and transport ports of its ends, and its protocol.
 pub(crate) type RecordedFlow = ([Address; 2], [u16; 2], Protocol);
 
 impl Offload {
+    /// Records for so many flows, if the settings have flow offload, or the reason for which there are none. `flow_table` is the
+    /// directory of the flow table.
+    pub(crate) fn of_settings(
+        settings: &Settings,
+        flows: usize,
+        flow_table: Option<&Path>,
+    ) -> (Option<Arc<Offload>>, Option<String>) {
+        if settings.offload.is_none() {
+            return (None, None);
+        }
+        let pins = Pins::open(&settings.pin_directory)
+            .map_err(|reason| format!("its programs would end with the process: {reason}"));
+        let opened = pins.and_then(|pins| {
+            let pins = flow_table.map(|directory| MapPins::of(&pins, directory));
+            Offload::open(flows, pins.as_ref()).map_err(|error| error.to_string())
+        });
+        match opened {
+            Ok(offload) => (Some(Arc::new(offload)), None),
+            Err(reason) => (None, Some(reason)),
+        }
+    }
+
     /// Takes over the records of the process before, and holds its ports. `slot_of` finds the slot of a flow whose first end is
     /// the lower one; records of other flows are removed. No worker runs yet.
     pub(crate) fn adopt(&self, slot_of: impl Fn(RecordedFlow) -> Option<u32>) {

@@ -38,9 +38,9 @@ use crate::limits::PORTS_MAX;
 use crate::net::address::{Address, is_v4};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
-use crate::xdp::offload::OffloadMaps;
+use crate::xdp::XdpError;
 use crate::xdp::offload::layout::{Bucket, PortWords, Record, address_words, hash_of};
-use crate::xdp::{Pins, XdpError};
+use crate::xdp::offload::{MapPins, OffloadMaps};
 
 /// Bytes of an Ethernet header, which the program does not count.
 const HEADER_BYTES: u64 = 14;
@@ -106,7 +106,7 @@ pub(crate) struct Offload {
 
 impl Offload {
     /// Opens the maps that the process before has left, or makes them, with so many records.
-    pub(crate) fn open(flows: usize, pins: &Pins) -> Result<Offload, XdpError> {
+    pub(crate) fn open(flows: usize, pins: Option<&MapPins>) -> Result<Offload, XdpError> {
         OffloadMaps::open(flows, pins).map(Offload::new)
     }
 
@@ -139,6 +139,11 @@ impl Offload {
     #[inline]
     pub(crate) fn serves(&self, port: PortId) -> bool {
         self.port(port).index.load(Relaxed) != 0
+    }
+
+    /// Whether the kernel forwards packets of a port on this interface.
+    pub(crate) fn serves_interface(&self, index: u32) -> bool {
+        self.maps.ports.iter().any(|words| words.index.load(SeqCst) == index)
     }
 
     fn port(&self, port: PortId) -> &PortWords {

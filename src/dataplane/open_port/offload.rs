@@ -116,6 +116,26 @@ impl Dataplane {
         Ok(report)
     }
 
+    /// Closes an interface by an XDP program, unless a port has it that needs none. That port may be opened meanwhile: it is
+    /// known before its opening removes such a program.
+    pub(in crate::dataplane) fn block_unless_offloaded(
+        &self,
+        index: u32,
+        close: impl FnOnce() -> Result<(), XdpError>,
+    ) -> Result<(), PortError> {
+        let is_offloaded =
+            || self.core.shared.offload.as_ref().is_some_and(|offload| offload.serves_interface(index));
+        if is_offloaded() {
+            return Ok(());
+        }
+        close()?;
+        if is_offloaded() {
+            self.forget_guard(index);
+            remove_program_of_switch(&Interface::with_index(index)?, self.pins.as_ref().ok())?;
+        }
+        Ok(())
+    }
+
     fn attach(
         &self,
         offload: &Offload,

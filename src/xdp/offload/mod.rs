@@ -13,7 +13,8 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
@@ -25,8 +26,32 @@ use super::error::XdpError;
 use crate::limits::PORTS_MAX;
 use crate::mem::{FileMemory, HugeArray};
 
-/// Beginning of the names of the maps' files.
-const PIN_PREFIX: &str = "offload-";
+/// Files that keep the maps for the next process of one switch.
+pub struct MapPins {
+    pins: Pins,
+    /// Beginning of their names.
+    prefix: String,
+}
+
+impl MapPins {
+    /// Files of the switch that has its flow table in this directory, which belongs to one process at a time.
+    pub fn of(pins: &Pins, flow_table: &Path) -> MapPins {
+        // FNV-1a. A file of a BPF file system has no dot in its name, and no path.
+        let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = flow_table.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, add);
+        MapPins { pins: pins.clone(), prefix: format!("offload-{hash:016x}-") }
+    }
+
+    /// Removes the files. The maps stay while programs use them.
+    pub fn remove(&self) {
+        // One that stays is found again by the next start.
+        self.pins.named(&self.prefix).into_iter().for_each(|file| _ = fs::remove_file(file));
+    }
+
+    fn path(&self, map: &str) -> PathBuf {
+        self.pins.file(&format!("{}{map}", self.prefix))
+    }
+}
 
 /// Maps of the program, and the memory that they lie in.
 pub struct OffloadMaps {
@@ -47,10 +72,11 @@ pub struct OffloadMaps {
 }
 
 impl OffloadMaps {
-    /// Opens the maps for so many flows that the process before has left, or makes them. Files keep them for the next process.
-    pub fn open(flows: usize, pins: &Pins) -> Result<OffloadMaps, XdpError> {
+    /// Opens the maps for so many flows that the process before has left in files, or makes them.
+    pub fn open(flows: usize, pins: Option<&MapPins>) -> Result<OffloadMaps, XdpError> {
         let left = |name: &'static str, count: usize, bytes: usize| {
-            let map = MapHandle::from_pinned_path(pin_of(pins, name)).map_err(io::Error::other)?;
+            let pin = pins.ok_or(io::ErrorKind::NotFound)?.path(name);
+            let map = MapHandle::from_pinned_path(pin).map_err(io::Error::other)?;
             let is_same = (map.max_entries() as usize, map.value_size() as usize) == (count, bytes);
             if is_same { Ok(map) } else { Err(io::ErrorKind::InvalidData.into()) }
         };
@@ -59,19 +85,15 @@ impl OffloadMaps {
         {
             return Ok(maps);
         }
-        OffloadMaps::remove(pins);
+        pins.into_iter().for_each(MapPins::remove);
         let made = OffloadMaps::of_kernel(flows, |name, count, bytes| {
             let mut map = create(name, count, bytes)?;
-            map.pin(pin_of(pins, name)).map_err(io::Error::other)?;
-            Ok(map)
+            match pins {
+                Some(pins) => map.pin(pins.path(name)).map(|()| map).map_err(io::Error::other),
+                None => Ok(map),
+            }
         });
         made.map_err(|error| XdpError::from_io("make the maps of offloaded flows".to_owned(), &error))
-    }
-
-    /// Removes the files of the maps. The maps stay while programs use them.
-    pub fn remove(pins: &Pins) {
-        // One that stays is found again by the next start.
-        pins.named(PIN_PREFIX).into_iter().for_each(|file| _ = fs::remove_file(file));
     }
 
     /// Makes maps in memory of the process, which no program reads.
@@ -125,10 +147,6 @@ fn seed_of(lease: &Lease) -> Seed {
         lease.layout.store(LAYOUT, Relaxed);
     }
     lease.seed.each_ref().map(|word| word.load(Relaxed))
-}
-
-fn pin_of(pins: &Pins, name: &str) -> PathBuf {
-    pins.file(&format!("{PIN_PREFIX}{name}"))
 }
 
 fn create(name: &str, count: usize, bytes: usize) -> io::Result<MapHandle> {

@@ -415,7 +415,13 @@ impl Drop for Node {
         if std::thread::panicking() && self.switch.is_some() {
             eprintln!("{}:\n{}", self.host.name, self.log());
             let counters = self.client().counters().unwrap_or_default();
-            counters.ports.iter().for_each(|(port, counters)| eprintln!("{port}: {:?}", counters.drops));
+            for (name, port) in &counters.ports {
+                let numbers = [port.received, port.forwarded, port.consumed, port.transmitted];
+                eprintln!(
+                    "{name}: received, forwarded, consumed, transmitted {numbers:?}; dropped {:?}; lost {:?}",
+                    port.drops, port.lost
+                );
+            }
         }
         if let Some(switch) = &mut self.switch {
             let _ = switch.kill();
