@@ -75,6 +75,7 @@ const EXAMPLES: &str = "\
 Examples:
   palisade run --config config/palisade.toml     start the switch
   palisade apply policies/                       load the policies of a directory into it
+  palisade status                                the node on one page, problems first
   palisade show counters                         what it forwards, what it drops, and why
   palisade test tests/                           policy tests: connections that must be allowed or denied
   palisade explain --from a --to b --port 80 .   why one connection is allowed or denied
@@ -92,9 +93,11 @@ enum Command {
     Apply(apply::ApplyArguments),
     Shadow(rehearse::shadow::ShadowArguments),
     Audit(rehearse::audit::AuditArguments),
+    Status(show::node::StatusArguments),
     Show(show::ShowArguments),
     Top(top::TopArguments),
     Flows(flows::FlowsArguments),
+    Reload(steer::reload::ReloadArguments),
     Port(steer::port::PortArguments),
     Pod(steer::pod::PodArguments),
     Route(steer::route::RouteArguments),
@@ -129,9 +132,11 @@ pub fn main() -> ExitCode {
         Command::Apply(arguments) => apply::apply(&arguments),
         Command::Shadow(arguments) => rehearse::shadow::shadow(&arguments),
         Command::Audit(arguments) => rehearse::audit::audit(&arguments),
+        Command::Status(arguments) => show::node::status(&arguments),
         Command::Show(arguments) => show::show(&arguments),
         Command::Top(arguments) => top::top(&arguments),
         Command::Flows(arguments) => flows::flows(&arguments),
+        Command::Reload(arguments) => steer::reload::reload(&arguments),
         Command::Port(arguments) => steer::port::port(&arguments),
         Command::Pod(arguments) => steer::pod::pod(&arguments),
         Command::Route(arguments) => steer::route::route(&arguments),

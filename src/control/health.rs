@@ -1,17 +1,15 @@
 //! Health and readiness of the switch, as probes of a supervisor ask for them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::Switch;
 use super::protocol::{PortState, SourceReport, SourceStatus};
-use super::state::{State, unix_seconds};
+use super::state::State;
 use crate::dataplane::{Backend, StuckWorker};
 
 /// Longest time between two batches of a healthy worker. A worker without frames sleeps for a tenth of it at most.
 const WORKER_PATIENCE: Duration = Duration::from_secs(1);
-/// Longest time between two reports of an agent that runs.
-const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Switch {
     /// Reports workers that do not run, one line each. A healthy switch has none.
@@ -32,7 +30,7 @@ impl Switch {
             let is = match port.state {
                 PortState::Up => return None,
                 PortState::Down => "down",
-                PortState::Unguarded => "unguarded",
+                PortState::Unguarded => "UNGUARDED",
             };
             let reason = port.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             Some(format!("port {name} is {is}{reason}"))
@@ -57,28 +55,15 @@ impl Switch {
         Some(SourceStatus { report: report.clone(), age_s: at.elapsed().as_secs() })
     }
 
-    /// Remarks on a switch that forwards, one line each: a slower backend, conditions that let the tables in force grow old.
+    /// Remarks on a switch, one line each: a slower backend, and the problems that are none of [`Switch::not_ready`].
     pub fn remarks(&self) -> Vec<String> {
         let backend = (self.dataplane.backend() == Backend::Nftables).then(|| {
             "backend nftables: the kernel forwards the packets of pods, slower than AF_XDP".to_owned()
         });
-        let Some(SourceStatus { report, age_s }) = self.source() else {
-            return backend.into_iter().collect();
-        };
-        let silent = (age_s > AGENT_PATIENCE.as_secs())
-            .then(|| format!("the agent has not reported for {age_s} s: policies stay as they were"));
-        let refused = report.refused.iter().map(|reason| {
-            format!("the switch does not take the tables of the agent, and keeps those before: {reason}")
-        });
-        let away = report.away.iter().map(|away| {
-            let since = unix_seconds(SystemTime::now()).saturating_sub(away.since_unix_s);
-            format!("{} has not been followed for {since} s, and stays as it was: {}", away.kind, away.reason)
-        });
-        let unlisted = report
-            .unlisted
-            .iter()
-            .map(|kind| format!("{kind} has not been listed yet: no tables are loaded"));
-        backend.into_iter().chain(silent).chain(refused).chain(unlisted).chain(away).collect()
+        let not_ready = self.not_ready();
+        let is_told = |problem: &String| not_ready.iter().any(|told| problem.starts_with(told));
+        let problems = self.problems(&self.state.load()).into_iter().filter(|problem| !is_told(problem));
+        backend.into_iter().chain(problems).collect()
     }
 
     /// Workers that do not run.

@@ -83,8 +83,8 @@ pub use self::flows::{
 };
 pub(crate) use self::in_force::hits_text;
 pub use self::in_force::{
-    AclDecision, AclDirection, AclEntry, AclReport, Checked, ClassInfo, ClassesReport, Peers, PoliciesReport,
-    PolicyInForce, RouteInfo,
+    AclDecision, AclDirection, AclEntry, AclReport, Checked, ClassInfo, ClassesReport, ConfigurationReport,
+    Peers, PoliciesReport, PolicyInForce, RouteInfo,
 };
 pub use self::ipfix::IpfixReport;
 pub use self::observation::{
@@ -129,6 +129,9 @@ pub struct Status {
     /// Last reload of the watched directory, if it was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_reload: Option<RejectedReload>,
+    /// Last reload of the configuration, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<ConfigurationReport>,
     /// Addresses by which the pods know the switch, their gateway.
     #[serde(default)]
     pub gateway: Vec<IpAddr>,

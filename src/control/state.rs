@@ -333,18 +333,14 @@ impl State {
         let warning = match (&self.tables, policy) {
             (None, _) => Some(format!("no rule tables are loaded: {fate}")),
             (Some(_), None) => Some(format!("the loaded tables do not know the pod: {fate}")),
-            (Some(_), Some(policy)) => {
-                let same = request.addresses.len() == policy.addresses.len()
-                    && request.addresses.iter().all(|address| policy.addresses.contains(address));
-                (!same).then(|| {
-                    format!(
-                        "the loaded tables give the pod the addresses [{}], and it is attached with [{}]: rules \
+            (Some(_), Some(policy)) => (!pod.has_addresses(&policy.addresses)).then(|| {
+                format!(
+                    "the loaded tables give the pod the addresses [{}], and it is attached with [{}]: rules \
                          that select it do not match its traffic until both agree",
-                        list(&policy.addresses),
-                        list(&request.addresses)
-                    )
-                })
-            }
+                    list(&policy.addresses),
+                    list(&request.addresses)
+                )
+            }),
         };
         PodInfo {
             pod: name.clone(),
@@ -356,6 +352,14 @@ impl State {
             known: policy.is_some(),
             warnings: warning.into_iter().collect(),
         }
+    }
+}
+
+impl PodRecord {
+    /// Whether the pod is attached with exactly these addresses.
+    pub(super) fn has_addresses(&self, addresses: &[IpAddr]) -> bool {
+        let own = &self.request.addresses;
+        own.len() == addresses.len() && own.iter().all(|address| addresses.contains(address))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Control side of the switch. It validates each change, builds a desired state and publishes it.
 
+mod problems;
+mod reports;
 mod status;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
@@ -13,16 +14,16 @@ use super::drops::{DropFilter, DropLog};
 use super::flows::{self, Followers};
 use super::ipfix;
 use super::protocol::{
-    CaptureReport, CaptureRequest, CaptureStarted, CountersReport, DropsReport, FlowQuery, FlowsEnded,
-    FlowsReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, PortState, RejectedReload,
-    SourceReport, TablesPatch, TablesSummary,
+    CaptureReport, CaptureRequest, CaptureStarted, ConfigurationReport, CountersReport, DropsReport,
+    FlowQuery, FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest,
+    PortState, RejectedReload, SourceReport, TablesPatch, TablesSummary,
 };
 use super::rehearsal::{Audit, Rehearsal};
-use super::state::{PodRecord, PortRecord, State, unix_seconds};
+use super::state::{PodRecord, PortRecord, State};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
 use crate::dataplane::{Backend, DataplaneApi, NotTaken, PortKind, StuckWorker, WorkerTimes};
 use crate::ids::{AttachmentId, Generation};
-use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
+use crate::limits::REJECTED_ERROR_BYTES_MAX;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
 
 /// Control side of a switch. Readers never wait for a change. Changes happen one after the other.
@@ -32,6 +33,7 @@ pub struct Switch {
     started: Instant,
     pub(super) state: ArcSwap<State>,
     rejected_reload: ArcSwapOption<RejectedReload>,
+    configuration: ArcSwapOption<ConfigurationReport>,
     pub(super) source: ArcSwapOption<(SourceReport, Instant)>,
     pub(super) drop_log: Mutex<DropLog>,
     pub(super) captures: CaptureTable,
@@ -74,6 +76,7 @@ impl Switch {
             started: Instant::now(),
             state: ArcSwap::default(),
             rejected_reload: ArcSwapOption::default(),
+            configuration: ArcSwapOption::default(),
             source: ArcSwapOption::default(),
             drop_log: Mutex::default(),
             captures: CaptureTable::default(),
@@ -175,30 +178,6 @@ impl Switch {
         state.check_coverage(&tables, coverage, self.settings.fail_open)?;
         writer.references.check_and_apply(loaded, difference, &tables)?;
         Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
-    }
-
-    /// Records that a change of the watched directory was rejected, or with `None` that one was accepted.
-    pub fn set_rejected_reload(&self, rejected: Option<(&Path, &[String])>) {
-        let report = rejected.map(|(path, errors)| {
-            let shown = errors.iter().take(REJECTED_ERRORS_MAX).map(|error| shown(error)).collect();
-            Arc::new(RejectedReload {
-                path: path.to_owned(),
-                at_unix_s: unix_seconds(SystemTime::now()),
-                errors: shown,
-                left_out: errors.len().saturating_sub(REJECTED_ERRORS_MAX),
-            })
-        });
-        self.rejected_reload.store(report);
-    }
-
-    /// Records why the node's own kernel does not have all that the switch gives it, or with `None` that it has.
-    pub(super) fn set_node_problem(&self, part: NodePart, problem: Option<String>) {
-        let place = &self.node_problems[part as usize];
-        let before = place.swap(problem.map(Arc::new));
-        let now = place.load();
-        if let Some(problem) = now.as_ref().filter(|problem| before.as_ref() != Some(problem)) {
-            tracing::warn!("{problem}");
-        }
     }
 
     /// Unloads the tables.

@@ -24,6 +24,7 @@ mod ipfix;
 mod ipfix_collector;
 mod metrics;
 mod packaging;
+mod problems;
 mod protocol;
 #[path = "../common/random.rs"]
 #[allow(dead_code)] // Tests of policies and of conntrack use the rest.

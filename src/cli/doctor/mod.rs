@@ -36,13 +36,17 @@ pub(super) struct DoctorArguments {
     /// Configuration file
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Control socket of the running switch, in place of that of the configuration
+    #[arg(long, value_name = "PATH", env = "PALISADE_SOCKET", hide_env_values = true)]
+    socket: Option<PathBuf>,
     /// Form of the output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
 pub(super) fn doctor(arguments: &DoctorArguments) -> Result<ExitCode, CliError> {
-    let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+    let mut config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+    config.control.socket = arguments.socket.clone().unwrap_or(config.control.socket);
     let running = running_ports(&config);
     let mut checks = host::checks(&config);
     checks.extend(interfaces::checks(&config, running.as_deref()));

@@ -2,34 +2,53 @@
 
 use std::path::Path;
 
-use super::reconfigure::reconfigure;
+use super::reconfigure::{Reconfigured, reconfigure};
 use crate::config::Config;
 use crate::control::Switch;
+use crate::control::protocol::ConfigurationReport;
 use crate::dataplane::Backend;
 
 /// Reads the configuration again, and applies what a running switch takes. `config` is the configuration in force. Logs
-/// the outcome, with the names of the keys that need a restart.
+/// the outcome, with the names of the keys that need a restart, and gives it to the status.
 pub(super) fn reload(path: &Path, backend: Option<Backend>, switch: &Switch, config: &mut Config) {
-    let file = path.display();
-    let next = match Config::read(path) {
-        Ok(next) => Config { backend: backend.unwrap_or(next.backend), ..next },
-        Err(error) => return tracing::error!("the running configuration stays: {error}"),
-    };
-    if next == Config::default() && *config != next {
-        // An editor or a copy truncates a file before it writes.
-        return tracing::error!(
-            "the running configuration stays: {file} has no key; reload again when it is written"
-        );
-    }
-    let done = match reconfigure(switch, config, &next) {
-        Ok(done) => done,
-        Err(rejected) => {
-            for error in rejected {
-                tracing::error!("the running configuration stays, {file} is rejected: {error}");
+    let report = match read_and_apply(path, backend, switch, config) {
+        Ok(done) => {
+            log(path, &done);
+            ConfigurationReport {
+                failed: done.failed.iter().map(ToString::to_string).collect(),
+                restart: done.restart.into_iter().map(str::to_owned).collect(),
+                ..ConfigurationReport::default()
             }
-            return;
+        }
+        Err(rejected) => {
+            for error in &rejected {
+                tracing::error!("the running configuration stays, {} is rejected: {error}", path.display());
+            }
+            ConfigurationReport { rejected, ..ConfigurationReport::default() }
         }
     };
+    switch.set_configuration(ConfigurationReport { file: path.to_owned(), ..report });
+}
+
+/// Applies what a running switch takes, or returns the reasons for which the file is rejected.
+fn read_and_apply(
+    path: &Path,
+    backend: Option<Backend>,
+    switch: &Switch,
+    config: &mut Config,
+) -> Result<Reconfigured, Vec<String>> {
+    let next = Config::read(path).map_err(|error| vec![error.to_string()])?;
+    let next = Config { backend: backend.unwrap_or(next.backend), ..next };
+    if next == Config::default() && *config != next {
+        // An editor or a copy truncates a file before it writes.
+        return Err(vec!["it has no key; reload again when it is written".to_owned()]);
+    }
+    let done = reconfigure(switch, config, &next);
+    done.map_err(|rejected| rejected.iter().map(ToString::to_string).collect())
+}
+
+fn log(path: &Path, done: &Reconfigured) {
+    let file = path.display();
     for error in &done.failed {
         tracing::error!("a change of {file} failed: {error}");
     }

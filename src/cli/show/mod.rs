@@ -5,6 +5,7 @@ mod counters;
 mod drops;
 mod flows;
 mod in_force;
+pub(super) mod node;
 mod services;
 mod status;
 mod umem;

@@ -65,21 +65,6 @@ pub(super) fn source_lines(source: Option<&SourceStatus>) -> String {
         printable::line(&report.server)
     );
     // Writing to a string cannot fail.
-    for kind in &report.unlisted {
-        let _ = writeln!(out, "  {} has not been listed yet: no tables are loaded", printable::line(kind));
-    }
-    for away in &report.away {
-        let (kind, reason) = (printable::line(&away.kind), printable::line(&away.reason));
-        let _ = writeln!(
-            out,
-            "  {kind} has not been followed for {}, and stays as it was: {reason}",
-            ago(away.since_unix_s)
-        );
-    }
-    if let Some(reason) = &report.refused {
-        let reason = printable::line(reason);
-        let _ = writeln!(out, "  the switch does not take the tables, and keeps those before: {reason}");
-    }
     for object in &report.unenforced {
         let namespace =
             if object.namespace.is_empty() { String::new() } else { format!("{}/", object.namespace) };

@@ -2,6 +2,7 @@
 
 pub(super) mod pod;
 pub(super) mod port;
+pub(super) mod reload;
 pub(super) mod route;
 
 use std::io;

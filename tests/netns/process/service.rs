@@ -202,6 +202,34 @@ fn a_reload_changes_ports_and_routes_names_keys_for_a_restart_and_a_bad_file_cha
 }
 
 #[test]
+fn the_reload_command_tells_what_was_rejected_and_the_status_keeps_it_until_a_good_reload() {
+    let Some(_isolated) = isolated() else { return };
+    let service = Service::start("command");
+    assert_eq!(service.state(), "READY=1");
+    let socket = service.scratch.join("control.sock");
+    let client = Client::new(&socket);
+    let file = service.scratch.join("palisade.toml");
+    let start = fs::read_to_string(&file).unwrap();
+    let reload = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+        let output = command.args(["reload", "--socket"]).arg(&socket).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code().unwrap(), text)
+    };
+    let problems = || client.status().unwrap().problems;
+    let (code, said) = reload(&format!("{start}[worker]\n"));
+    assert!(code == 1 && said.contains("rejected") && said.contains("worker"), "{said}");
+    assert!(problems().iter().any(|problem| problem.contains("a restart would fail")), "{:?}", problems());
+    let (code, said) = reload(&start.replace("frames = 4096", "frames = 8192"));
+    assert!(code == 0 && said.contains("waits for a restart: workers.frames"), "{said}");
+    assert!(problems().iter().any(|problem| problem.ends_with("wait for a restart: workers.frames")));
+    let (code, said) = reload(&start);
+    assert_eq!((code, said), (0, format!("{} is read\n", file.display())));
+    assert!(!problems().iter().any(|problem| problem.contains("palisade.toml")), "{:?}", problems());
+}
+
+#[test]
 fn a_reload_restores_what_the_file_names_and_leaves_what_it_never_named() {
     let Some(_isolated) = isolated() else { return };
     let service = Service::start("restore");

@@ -1,0 +1,84 @@
+//! Command `palisade reload`: has the running switch read its configuration again, and reports the outcome.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cli::output::{Output, json, text};
+use crate::cli::{CliError, SocketArguments};
+use crate::control::Client;
+use crate::control::protocol::ConfigurationReport;
+
+/// Longest wait for the switch.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Have the running switch read its configuration file again, and say what became of it
+///
+/// Sends SIGHUP, as `systemctl reload palisade` does through this command. A rejected file changes nothing.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  palisade reload
+  palisade reload --output json | jq .restart     keys that wait for a restart
+
+Exit codes: 0 accepted, 1 rejected or failed in part, 2 no answer.")]
+pub(in crate::cli) struct ReloadArguments {
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    socket: SocketArguments,
+}
+
+pub(in crate::cli) fn reload(arguments: &ReloadArguments) -> Result<ExitCode, CliError> {
+    let client = arguments.socket.client();
+    let before = client.status()?;
+    let reloads = before.configuration.as_ref().map_or(0, |report| report.reloads);
+    let pid = i32::try_from(before.pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| CliError::Message("the switch tells no process id".to_owned()))?;
+    kill_process(pid, Signal::HUP).map_err(|errno| {
+        CliError::Message(format!("the switch (process {}) cannot be told to reload: {errno}", before.pid))
+    })?;
+    let report = wait_for_report(&client, reloads)?;
+    match arguments.output {
+        Output::Json => json(&report)?,
+        Output::Table => text(&lines(&report))?,
+    }
+    let is_done = report.rejected.is_empty() && report.failed.is_empty();
+    Ok(ExitCode::from(u8::from(!is_done)))
+}
+
+fn wait_for_report(client: &Client, reloads: u64) -> Result<ConfigurationReport, CliError> {
+    let start = Instant::now();
+    loop {
+        if let Some(report) = client.status()?.configuration.filter(|report| report.reloads > reloads) {
+            return Ok(report);
+        }
+        if start.elapsed() > PATIENCE {
+            let what = "the switch has read no configuration: it was started without `--config`, or its log says why";
+            return Err(CliError::Message(what.to_owned()));
+        }
+        sleep(POLL_INTERVAL);
+    }
+}
+
+fn lines(report: &ConfigurationReport) -> String {
+    let file = report.file.display();
+    let mut lines: Vec<String> = report
+        .rejected
+        .iter()
+        .map(|error| format!("rejected: {error}; the running configuration stays"))
+        .collect();
+    lines.extend(report.failed.iter().map(|error| format!("failed: {error}")));
+    if !report.restart.is_empty() {
+        lines.push(format!("waits for a restart: {}", report.restart.join(", ")));
+    }
+    if report.rejected.is_empty() {
+        lines.insert(0, format!("{file} is read"));
+    }
+    lines.join("\n") + "\n"
+}
