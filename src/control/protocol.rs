@@ -53,6 +53,7 @@
 //!
 //! Every error response is a [`Problem`] with a 4xx or 5xx status.
 
+mod configuration;
 mod flows;
 mod in_force;
 mod ipfix;
@@ -77,14 +78,15 @@ use crate::dataplane::{
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
 
+pub use self::configuration::ConfigurationReport;
 pub use self::flows::{
     AddressPrefix, FlowEventLine, FlowEventRecord, FlowHolder, FlowQuery, FlowRecord, FlowSort, FlowsEnded,
     FlowsReport, PortRange,
 };
 pub(crate) use self::in_force::hits_text;
 pub use self::in_force::{
-    AclDecision, AclDirection, AclEntry, AclReport, Checked, ClassInfo, ClassesReport, ConfigurationReport,
-    Peers, PoliciesReport, PolicyInForce, RouteInfo,
+    AclDecision, AclDirection, AclEntry, AclReport, Checked, ClassInfo, ClassesReport, Peers, PoliciesReport,
+    PolicyInForce, RouteInfo,
 };
 pub use self::ipfix::IpfixReport;
 pub use self::observation::{

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -255,24 +254,4 @@ pub struct PolicyInForce {
 pub struct Checked {
     /// Generation that the workers use, which stays.
     pub generation: Generation,
-}
-
-/// A reload of the configuration.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigurationReport {
-    /// The file.
-    pub file: PathBuf,
-    /// Number of reloads since the start, this one included.
-    pub reloads: u64,
-    /// Time of the reload, seconds since 1970.
-    pub read_unix_s: u64,
-    /// Reasons for which it was rejected. Then the running configuration stays.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rejected: Vec<String>,
-    /// Parts that were accepted, and failed. The next reload tries again.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failed: Vec<String>,
-    /// Keys whose changes wait for a restart.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub restart: Vec<String>,
 }
