@@ -36,9 +36,14 @@ impl Default for Offload {
 }
 
 impl Offload {
+    /// Whether flows are offloaded.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mode == Mode::Kernel
+    }
+
     /// Settings of the dataplane, if flows are offloaded.
     pub(crate) fn settings(&self) -> Option<OffloadSettings> {
         let lease = Duration::from_secs(self.lease_s.into());
-        (self.mode == Mode::Kernel).then_some(OffloadSettings { lease })
+        self.is_on().then_some(OffloadSettings { lease })
     }
 }

@@ -49,7 +49,7 @@ pub use memory_port::MemoryPeer;
 pub use multi_buffer::mtu_of_this_kernel;
 pub use program::constants::UplinkConstants;
 pub use program::drop_counter::{DropCounter, Dropped};
-pub use program::link::{Pins, is_on_bpf_file_system, namespace_cookie, sweep};
+pub use program::link::{Pins, has_offload_program, is_on_bpf_file_system, namespace_cookie, sweep};
 pub use program::node_marker::NodeMarker;
 pub use program::services::ServiceDestinations;
 pub use program::{Guard, Mode, Program, has_program_of_switch, remove_program_of_switch};

@@ -11,7 +11,7 @@ use crate::control::protocol::PortInfo;
 use crate::dataplane::{PortKind, check_link};
 use crate::limits::MTU_MAX;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
-use crate::xdp::{XdpError, has_program_of_switch};
+use crate::xdp::{XdpError, has_offload_program, has_program_of_switch};
 
 /// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
 const IPV6_MTU_MIN: u32 = 1280;
@@ -21,7 +21,7 @@ pub(super) fn checks(config: &Config, running: Option<&[PortInfo]>) -> Vec<Check
     let workers = config.dataplane_settings().map_or(1, |settings| settings.cores.len());
     let of_port = |port: &PortConfig| match &port.namespace {
         Some(namespace) => vec![tap_namespace(port, namespace)],
-        None => of_interface(port, workers, running),
+        None => of_interface(port, workers, running, config),
     };
     config.ports.iter().flat_map(of_port).collect()
 }
@@ -41,7 +41,13 @@ fn tap_namespace(port: &PortConfig, namespace: &str) -> Check {
     }
 }
 
-fn of_interface(port: &PortConfig, workers: usize, running: Option<&[PortInfo]>) -> Vec<Check> {
+fn of_interface(
+    port: &PortConfig,
+    workers: usize,
+    running: Option<&[PortInfo]>,
+    config: &Config,
+) -> Vec<Check> {
+    let pins = &config.xdp.pin_directory;
     let name = port.interface.as_deref().unwrap_or(&port.name);
     let subject = &format!("interface {name}");
     let interface = match Interface::find(name) {
@@ -56,17 +62,32 @@ fn of_interface(port: &PortConfig, workers: usize, running: Option<&[PortInfo]>)
     if let Err(error) = check_link(port.kind, &interface) {
         checks.push(Check::finding(subject, error.to_string(), "no port opens on it as it is"));
     }
-    checks.push(queues(subject, &interface, workers));
+    // Workers read an offloaded port by a device of the switch.
+    if port.kind != PortKind::Pod || !config.offload.is_on() {
+        checks.push(queues(subject, &interface, workers));
+    }
     if port.kind == PortKind::Host {
         checks.push(node_end(subject, &interface));
     }
     let open = running.into_iter().flatten().find(|open| open.report.interface_index == interface.index);
     checks.push(match open {
+        Some(open) if open.report.offloaded => {
+            Check::ok(subject, "offloaded by the running switch: the kernel forwards established flows")
+        }
         Some(open) => {
             let mode = if open.report.native { "in the driver" } else { "in the generic hook" };
             let copies = if open.report.zero_copy { "zero-copy" } else { "with a copy" };
             Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch"))
         }
+        None if running.is_none() && has_offload_program(pins, interface.index) => Check::finding(
+            subject,
+            "has the program of a switch that does not run: every frame is dropped when its lease is over",
+            format!(
+                "start the switch; or give the interface up: remove {}/netns-*/{}-ingress",
+                pins.display(),
+                interface.index
+            ),
+        ),
         None => program(subject, &interface, running.is_some()),
     });
     checks

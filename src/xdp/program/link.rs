@@ -21,6 +21,9 @@ use rustix::net::{AddressFamily, SocketType, socket};
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
+/// End of the names of the files of programs of flow offload.
+const INGRESS: &str = "-ingress";
+
 /// Directory of the pins of one network namespace, with one file per interface, named by the index of the
 /// interface.
 #[derive(Debug, Clone)]
@@ -75,8 +78,15 @@ impl Pins {
 
     /// File of a program of flow offload.
     pub(in crate::xdp) fn ingress_path(&self, index: u32) -> PathBuf {
-        self.directory.join(format!("{index}-ingress"))
+        self.directory.join(format!("{index}{INGRESS}"))
     }
+}
+
+/// Tests whether a program of flow offload is held at an interface of the calling thread's network namespace, by a pin below
+/// `root`.
+pub fn has_offload_program(root: &Path, index: u32) -> bool {
+    let place = |cookie| root.join(format!("netns-{cookie}")).join(format!("{index}{INGRESS}"));
+    namespace_cookie().is_ok_and(|cookie| place(cookie).exists())
 }
 
 /// Tests whether a path, or the nearest ancestor that exists, is on a BPF file system.

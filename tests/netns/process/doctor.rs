@@ -5,9 +5,10 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use palisade::lab::{LabSpec, PodPorts};
 use serde_json::Value;
 
-use crate::support::{Rig, isolated};
+use crate::support::{Rig, isolated, spec_of};
 
 /// Directory of a test, removed on drop.
 struct Scratch(PathBuf);
@@ -126,9 +127,18 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
 
 #[test]
 fn a_running_switch_is_recognized_and_the_remains_of_a_killed_one_are_found() {
+    finds_remains(PodPorts::Veth);
+}
+
+#[test]
+fn the_remains_of_a_killed_switch_with_offloaded_ports_are_found() {
+    finds_remains(PodPorts::Offload);
+}
+
+fn finds_remains(ports: PodPorts) {
     let Some(_isolated) = isolated() else { return };
     let scratch = Scratch::new("remains");
-    let rig = Rig::with(&["client", "server"], 1, "");
+    let rig = Rig::of(&LabSpec { ports, ..spec_of(&["client", "server"]) }, "");
     let pod = rig.pod("client");
     let interface = &pod.plan().host_interface;
     let socket = rig.switch.client().socket().to_owned();

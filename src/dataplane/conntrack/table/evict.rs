@@ -50,6 +50,8 @@ impl Conntrack {
     /// else an unassured one of the port that has most of them, of these the longest idle.
     pub(super) fn evict(&self, bucket: usize, port: PortId, now_ms: u32, by: &mut WorkerState) -> Eviction {
         let candidate = |slot: Slot| {
+            // The kernel may have forwarded what makes the flow an assured one.
+            self.count_offloaded(slot, now_ms);
             let entry = self.entry(slot);
             let owner = entry.quota_owner()?;
             let is_idle = self.is_idle(slot, now_ms);

@@ -1,7 +1,12 @@
 //! Quotas and eviction.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::*;
 use crate::dataplane::conntrack::quota::ASSURED_IDLE_MAX_MS;
+use crate::dataplane::offload::{Offload, OffloadedFlow};
+use crate::xdp::offload::OffloadMaps;
 
 #[test]
 fn a_full_table_keeps_assured_flows_and_evicts_unassured_ones() {
@@ -261,4 +266,37 @@ fn a_flow_whose_port_has_another_number_counts_against_that_in_its_class() {
         (0..2).for_each(|_| fixture.table.set_owner_port(slot, PortId(2)));
     }
     assert_eq!([1, 2].map(|port| fixture.flows_of(port)), [[0, 0], [1, 1]]);
+}
+
+#[test]
+fn a_connection_whose_handshake_the_kernel_has_completed_is_not_evicted() {
+    const HALF_OPEN: usize = 100;
+    let mut fixture = Fixture::new(&settings(256, 100), 1);
+    let offload = Arc::new(Offload::new(OffloadMaps::in_memory(256).unwrap()));
+    fixture.table.add_offload(offload.clone());
+    let keys: Vec<Key> = (0..HALF_OPEN as u32).map(key).collect();
+    for key in &keys {
+        fixture.insert(key, &flow(0, FlowState::SynReceived), 0);
+        let recorded = OffloadedFlow {
+            addresses: [key.low(), key.high()],
+            transport_ports: [key.low_port(), key.high_port()],
+            protocol: key.protocol(),
+            ports: [PortId(0), PortId(1)],
+            epochs: [Some(Generation(1)); 2],
+        };
+        offload.record(fixture.find(key).unwrap().number(), &recorded, || true);
+    }
+    // The third segments of all of them but one.
+    let records = offload.maps().records.iter().filter(|record| record.head.load(Relaxed) != 0);
+    let completed: Vec<_> = records.skip(1).collect();
+    completed.iter().for_each(|record| _ = record.packets[0].fetch_add(1, Relaxed));
+    let completed = completed.len();
+    assert!(completed > HALF_OPEN - 5, "{completed}");
+    for port in 1000..5000 {
+        fixture.insert(&key(port), &flow(1, FlowState::SynSent), port);
+        fixture.start_batches();
+    }
+    let kept = keys.iter().filter_map(|key| fixture.find(key));
+    let kept = kept.filter(|slot| fixture.table.entry(*slot).state() == FlowState::Established);
+    assert_eq!(kept.count(), completed);
 }
