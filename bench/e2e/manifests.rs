@@ -20,8 +20,8 @@ pub(crate) fn text(rig: &Rig, shape: &PolicySpec) -> Result<String, BenchError> 
         let role = if receivers.contains(&pod.pod.name) { "receiver" } else { "other" };
         vec![("role".to_owned(), role.to_owned())]
     });
-    let policy = shape.network_policy(rig.client_v4()?);
-    Ok(format!("{pods}---\n{policy}---\n{}", PolicySpec::closed_policy()))
+    let policies = shape.network_policies(rig.client_v4()?);
+    Ok(format!("{pods}---\n{policies}---\n{}", PolicySpec::closed_policy()))
 }
 
 /// Parses manifests.

@@ -83,6 +83,11 @@ impl System for Palisade {
         // One worker runs on the last core, which is the system's.
         let switch = node.run(|| Switch::start(lab, &spec))??;
         switch.attach_all(lab)?;
+        let ports = switch.client().ports().map_err(client_error)?;
+        if self.ports == PodPorts::Offload && !ports.iter().all(|port| port.report.offloaded) {
+            let reason = ports.into_iter().flat_map(|port| port.report.warnings).next();
+            return Err(BenchError::Other(reason.unwrap_or_else(|| "no port is offloaded".to_owned())));
+        }
         let manifests = manifests::text(rig, shape)?;
         switch.apply(&manifests)?;
         Ok(Box::new(Started { switch, manifests }))

@@ -147,3 +147,80 @@ pub fn hash_of(seed: Seed, addresses: [[u64; 2]; 2], transport_ports: [u16; 2], 
     };
     mix(end(0).wrapping_add(end(1)).wrapping_add(u64::from(protocol)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use libbpf_rs::btf::types::{MemberAttr, Struct};
+    use libbpf_rs::btf::{Btf, HasSize};
+
+    use super::*;
+
+    /// A structure of the program: its name, some members with their offsets, and its size, bytes.
+    type Expected<'a> = (&'a str, &'a [(&'a str, usize)], usize);
+
+    /// Names and offsets, bytes, of the members of a structure of the program, and its size.
+    fn layout_of(name: &str) -> (Vec<(String, usize)>, usize) {
+        let btf = Btf::from_path(concat!(env!("OUT_DIR"), "/offload.bpf.o")).unwrap();
+        let structure = btf.type_by_name::<Struct<'_>>(name).unwrap();
+        let members = structure.iter().map(|member| {
+            let bits = match member.attr {
+                MemberAttr::Normal { offset } => offset,
+                MemberAttr::BitField { .. } => panic!("{name} has a bit field"),
+            };
+            (member.name.unwrap().to_string_lossy().into_owned(), bits as usize / 8)
+        });
+        (members.collect(), structure.size())
+    }
+
+    #[test]
+    fn the_structures_are_those_of_the_program() {
+        let expected: [Expected<'_>; 4] = [
+            (
+                "record",
+                &[
+                    ("addresses", offset_of!(Record, addresses)),
+                    ("transport_ports", offset_of!(Record, head)),
+                    ("protocol", offset_of!(Record, head) + 4),
+                    ("family", offset_of!(Record, head) + 5),
+                    ("epochs", offset_of!(Record, epochs)),
+                    ("ports", offset_of!(Record, ports)),
+                    ("packets", offset_of!(Record, packets)),
+                    ("bytes", offset_of!(Record, bytes)),
+                    ("segments", offset_of!(Record, segments)),
+                ],
+                size_of::<Record>(),
+            ),
+            ("bucket", &[("ways", offset_of!(Bucket, ways))], size_of::<Bucket>()),
+            (
+                "port",
+                &[
+                    ("epoch", offset_of!(PortWords, epoch)),
+                    ("index", offset_of!(PortWords, index)),
+                    ("mac", offset_of!(PortWords, station)),
+                    ("mtu", offset_of!(PortWords, station) + 6),
+                    ("own_mac", offset_of!(PortWords, own_mac)),
+                ],
+                size_of::<PortWords>(),
+            ),
+            (
+                "lease",
+                &[
+                    ("until", offset_of!(Lease, until)),
+                    ("seed", offset_of!(Lease, seed)),
+                    ("layout", offset_of!(Lease, layout)),
+                ],
+                size_of::<Lease>(),
+            ),
+        ];
+        for (name, members, size) in expected {
+            let (found, bytes) = layout_of(name);
+            assert_eq!(bytes, size, "{name}");
+            for (member, offset) in members {
+                let member = (member.to_string(), *offset);
+                assert!(found.contains(&member), "{name}: {member:?} is none of {found:?}");
+            }
+        }
+    }
+}
