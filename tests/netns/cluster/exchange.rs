@@ -41,8 +41,21 @@ fn any(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(any.parse().unwrap(), PORT)
 }
 
+/// Listens at the server. A child process that another test has forked has the listener before until it runs its program.
+fn listen(server: &impl Network, to: SocketAddr) -> std::io::Result<TcpListener> {
+    let start = Instant::now();
+    loop {
+        match server.enter(|| TcpListener::bind(any(to))) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            listening => return listening,
+        }
+    }
+}
+
 fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io::Result<IpAddr> {
-    let listener = server.enter(|| TcpListener::bind(any(to)))?;
+    let listener = listen(server, to)?;
     listener.set_nonblocking(true)?;
     let serve: JoinHandle<std::io::Result<IpAddr>> = std::thread::spawn(move || {
         let start = Instant::now();
@@ -75,7 +88,7 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
 
 /// Whether a connection to this address is one to `server` by now.
 pub(crate) fn connects(client: &impl Network, server: &impl Network, to: SocketAddr) -> bool {
-    let listener = server.enter(|| TcpListener::bind(any(to))).unwrap();
+    let listener = listen(server, to).unwrap();
     listener.set_nonblocking(true).unwrap();
     let Ok(_stream) = client.enter(|| TcpStream::connect_timeout(&to, RESEND)) else { return false };
     let start = Instant::now();
