@@ -49,8 +49,12 @@ impl Dataplane {
             return Err(worker_stuck());
         }
         check_link(spec.kind, &interface)?;
-        let not_offloaded = match self.offload_means(spec, &interface) {
-            Ok(Some(means)) => return self.open_offloaded(ports, id, &interface, &means, announce),
+        let prepared = self.offload_means(spec, &interface).and_then(|means| {
+            let prepare = |means| self.prepare_offloaded(id, &interface, &means);
+            means.map(prepare).transpose().map_err(|error| error.to_string())
+        });
+        let not_offloaded = match prepared {
+            Ok(Some(prepared)) => return self.open_offloaded(ports, id, &interface, prepared, announce),
             Ok(None) => None,
             Err(reason) => {
                 Some(format!("interface {}: its flows are not offloaded: {reason}", interface.name))

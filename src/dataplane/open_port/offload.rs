@@ -26,6 +26,12 @@ pub(super) struct Means<'a> {
     pins: &'a Pins,
 }
 
+/// A port whose packets are upcalls already, which no worker reads yet.
+pub(super) struct Prepared {
+    queues: Vec<PortQueue>,
+    attached: OffloadedPort,
+}
+
 impl Dataplane {
     /// Whether the flows of a port are offloaded: with the reason where the settings want it and it cannot be.
     pub(super) fn offload_means(
@@ -51,16 +57,14 @@ impl Dataplane {
         }
     }
 
-    /// Opens the port `id` on a pod's veth pair with an upcall device, and gives its view to `announce` before the workers get
-    /// its queues.
-    pub(super) fn open_offloaded(
+    /// Makes the upcall device of the port `id` on a pod's veth pair, and attaches the programs. Changes nothing where that fails,
+    /// as on a kernel without tcx.
+    pub(super) fn prepare_offloaded(
         &self,
-        ports: &mut BTreeMap<PortId, OpenPort>,
         id: PortId,
         interface: &Interface,
         means: &Means<'_>,
-        announce: impl FnOnce(PortView, &Interface),
-    ) -> Result<PortReport, PortError> {
+    ) -> Result<Prepared, PortError> {
         let Means { offload, pins } = means;
         let tap = TapSpec {
             namespace: String::new(),
@@ -80,18 +84,31 @@ impl Dataplane {
         offload.open_port(id, interface.index);
         let at = Placement { port: id, pod_index: interface.index, upcall_index: upcalls.interface().index };
         // The program comes before an XDP program goes that drops what the pod sends.
-        let program = match self.attach(offload, at, pins, interface) {
-            Ok(program) => program,
+        match self.attach(offload, at, pins, interface) {
+            Ok(program) => Ok(Prepared { queues, attached: OffloadedPort { program, upcalls } }),
             Err(error) => {
                 offload.close_port(id);
+                self.release_losses(id);
                 if !upcalls.was_there() {
                     upcalls.remove()?;
                 }
-                return Err(error);
+                Err(error)
             }
-        };
+        }
+    }
+
+    /// Gives the view of a prepared port to `announce`, and then its queues to the workers.
+    pub(super) fn open_offloaded(
+        &self,
+        ports: &mut BTreeMap<PortId, OpenPort>,
+        id: PortId,
+        interface: &Interface,
+        prepared: Prepared,
+        announce: impl FnOnce(PortView, &Interface),
+    ) -> Result<PortReport, PortError> {
+        let Prepared { queues, mut attached } = prepared;
         if self.is_started.load(Ordering::Relaxed) {
-            upcalls.keep();
+            attached.upcalls.keep();
         }
         let mtu = interface.mtu.min(MTU_MAX as u32) as u16;
         announce(PortView::new(PortKind::Pod, None, mtu, None).with_upcalls(), interface);
@@ -103,7 +120,7 @@ impl Dataplane {
         let report = PortReport {
             id,
             interface_index: interface.index,
-            program: program.id(),
+            program: attached.program.id(),
             mtu: interface.mtu,
             queues: count,
             native: false,
@@ -111,7 +128,7 @@ impl Dataplane {
             offloaded: true,
             warnings: Vec::new(),
         };
-        let attachment = PortAttachment::Offloaded(Box::new(OffloadedPort { program, upcalls }));
+        let attachment = PortAttachment::Offloaded(Box::new(attached));
         ports.insert(id, OpenPort { interface: interface.clone(), attachment, marker: None });
         Ok(report)
     }

@@ -8,12 +8,16 @@ use std::time::Duration;
 use palisade::control::protocol::{CaptureRequest, PortInfo};
 use palisade::dataplane::FlowInfo;
 use palisade::lab::traffic::{Server, Services, transfer};
-use palisade::lab::{Pod, PodPorts};
+use palisade::lab::{Lab, LabSpec, Pod, PodPorts};
 use palisade::net::flow::Protocol;
+use palisade::netlink::Interface;
+use palisade::xdp::namespace_cookie;
 
 use super::rig_of;
 use crate::support::connection::Connection;
-use crate::support::{INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from};
+use crate::support::{
+    INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from, spec_of,
+};
 
 const MEGABYTES: u64 = 8 << 20;
 
@@ -289,4 +293,28 @@ fn no_packet_of_an_offloaded_flow_is_lost_while_the_switch_is_killed_and_started
     let flow = flow_of(&rig, pair[0].local_addr().unwrap());
     let sent = u64::from(exchanges.load(Ordering::Relaxed)) + 2;
     assert_eq!((flow.packets, flow.reply_packets), (sent, sent), "{flow:?}");
+}
+
+#[test]
+fn a_port_to_which_no_program_can_be_attached_works_without_offload_and_says_why() {
+    let Some(_isolated) = isolated() else { return };
+    let spec = LabSpec { ports: PodPorts::Offload, ..spec_of(&["client", "server"]) };
+    let mut lab = Lab::up(&spec).unwrap();
+    let [client, server] = ["client", "server"].map(|pod| lab.pod(pod).unwrap());
+    // A directory has the name of the program's file, so that the kernel refuses it, as it does without tcx.
+    let index = Interface::find(&client.plan().host_interface).unwrap().index;
+    let pins = format!("/sys/fs/bpf/palisade/netns-{}", namespace_cookie().unwrap());
+    std::fs::create_dir_all(format!("{pins}/{index}-ingress")).unwrap();
+    let switch = Rig::start(&mut lab, "");
+    let rig = Rig { switch, lab };
+    let port = port_of(&rig, &client).report;
+    assert!(!port.offloaded && port.native, "{port:?}");
+    assert!(port.warnings.iter().any(|warning| warning.contains("its flows are not offloaded")), "{port:?}");
+    assert!(port_of(&rig, &server).report.offloaded);
+    assert!(Interface::find(&format!("palup{index}")).is_err(), "the upcall device is gone");
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+    }
+    assert!(rig.drops().is_empty(), "{:?}", rig.drops());
 }
