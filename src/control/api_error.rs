@@ -21,6 +21,9 @@ pub enum ApiError {
         /// Reason, and the values that are allowed.
         reason: String,
     },
+    /// The process has no configuration file.
+    #[error("the switch was started without `--config`, and has no configuration to read again")]
+    NoConfiguration,
     /// No port has this name.
     #[error("there is no port {name:?}: `palisade show ports` lists the ports")]
     NoPort {
@@ -239,6 +242,7 @@ impl ApiError {
             | ApiError::NoPod { .. }
             | ApiError::NoRoute { .. }
             | ApiError::NoTables
+            | ApiError::NoConfiguration
             | ApiError::NoCapture { .. }
             | ApiError::PodWithoutTables { .. }
             | ApiError::NoShadow

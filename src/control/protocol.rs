@@ -78,7 +78,7 @@ use crate::dataplane::{
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
 
-pub use self::configuration::ConfigurationReport;
+pub use self::configuration::{ConfigurationReport, ReloadRequested};
 pub use self::flows::{
     AddressPrefix, FlowEventLine, FlowEventRecord, FlowHolder, FlowQuery, FlowRecord, FlowSort, FlowsEnded,
     FlowsReport, PortRange,

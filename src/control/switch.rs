@@ -4,7 +4,7 @@ mod problems;
 mod reports;
 mod status;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -34,6 +34,8 @@ pub struct Switch {
     pub(super) state: ArcSwap<State>,
     rejected_reload: ArcSwapOption<RejectedReload>,
     configuration: ArcSwapOption<ConfigurationReport>,
+    /// Asks the process to reload its configuration.
+    reload: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(super) source: ArcSwapOption<(SourceReport, Instant)>,
     pub(super) drop_log: Mutex<DropLog>,
     pub(super) captures: CaptureTable,
@@ -77,6 +79,7 @@ impl Switch {
             state: ArcSwap::default(),
             rejected_reload: ArcSwapOption::default(),
             configuration: ArcSwapOption::default(),
+            reload: OnceLock::new(),
             source: ArcSwapOption::default(),
             drop_log: Mutex::default(),
             captures: CaptureTable::default(),

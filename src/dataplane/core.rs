@@ -315,8 +315,9 @@ impl Core {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let state = self.state();
+        // Before the lock: the walk over many records takes a while.
         let mut counters = Counters { offload: self.count_offloaded(), ..Counters::default() };
+        let state = self.state();
         for port in state.ports.keys() {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));

@@ -247,11 +247,9 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Leaves the program that closes interfaces to whoever removes it from this one.
-    pub(super) fn forget_guard(&self, index: u32) {
-        if let Some(guards) = &mut *self.guards() {
-            guards.on.remove(&index);
-        }
+    /// Leaves the program that closes interfaces to whoever removes it from this one. Returns whether it was there.
+    pub(super) fn forget_guard(&self, index: u32) -> bool {
+        self.guards().as_mut().is_some_and(|guards| guards.on.remove(&index))
     }
 
     pub(super) fn guards(&self) -> MutexGuard<'_, Option<Guards>> {

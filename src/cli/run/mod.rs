@@ -76,7 +76,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     // No thread runs yet.
     hardening::harden(&config, arguments.config.as_deref());
     // Signals are handled from here on, so that one during the start leads to a clean stop after it.
-    let signals = watch_signals()?;
+    let (signals, requests_of_clients) = watch_signals()?;
     let mut policies = PolicyDirectory::of(&config.policy);
     let ready = policies.as_mut().map(PolicyDirectory::load).transpose()?;
     let tables = ready.map(|ready| {
@@ -105,6 +105,10 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     let service = &ServiceManager::from_environment();
     service.ready();
     let (switch, has_directory) = (daemon.switch(), policies.is_some());
+    if arguments.config.is_some() {
+        // A process that ends reloads nothing.
+        switch.on_reload_request(move || _ = requests_of_clients.send(SIGHUP));
+    }
     let (runs, stopped) = mpsc::channel();
     std::thread::scope(|scope| {
         let _stop = StopWhenDropped(&requests);
@@ -155,10 +159,12 @@ fn handle_signals(signals: &mpsc::Receiver<i32>, service: &ServiceManager, mut r
     }
 }
 
-fn watch_signals() -> Result<mpsc::Receiver<i32>, CliError> {
+/// Signals, and a sender of further ones.
+fn watch_signals() -> Result<(mpsc::Receiver<i32>, mpsc::Sender<i32>), CliError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| CliError::Message(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
+    let further = sender.clone();
     let forward = move || {
         for signal in signals.forever() {
             if sender.send(signal).is_err() {
@@ -168,5 +174,5 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, CliError> {
     };
     threads::spawn("palisade-signals", forward)
         .map_err(|error| CliError::Message(format!("the kernel gives no thread for signals: {error}")))?;
-    Ok(receiver)
+    Ok((receiver, further))
 }

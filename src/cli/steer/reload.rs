@@ -5,7 +5,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli::output::{Output, json, text};
 use crate::cli::{CliError, SocketArguments};
@@ -18,7 +17,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Have the running switch read its configuration file again, and say what became of it
 ///
-/// Sends SIGHUP, as `systemctl reload palisade` does through this command. A rejected file changes nothing.
+/// `systemctl reload palisade` runs this command. A rejected file changes nothing. The policy directory is read again, too; the
+/// status has its errors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,13 +36,7 @@ pub(in crate::cli) struct ReloadArguments {
 
 pub(in crate::cli) fn reload(arguments: &ReloadArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
-    let before = client.status()?;
-    let reloads = before.configuration.as_ref().map_or(0, |report| report.reloads);
-    let pid = i32::try_from(before.pid).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| CliError::Message("the switch tells no process id".to_owned()))?;
-    kill_process(pid, Signal::HUP).map_err(|errno| {
-        CliError::Message(format!("the switch (process {}) cannot be told to reload: {errno}", before.pid))
-    })?;
+    let reloads = client.reload()?.reloads;
     let report = wait_for_report(&client, reloads)?;
     match arguments.output {
         Output::Json => json(&report)?,
@@ -59,8 +53,9 @@ fn wait_for_report(client: &Client, reloads: u64) -> Result<ConfigurationReport,
             return Ok(report);
         }
         if start.elapsed() > PATIENCE {
-            let what = "the switch has read no configuration: it was started without `--config`, or its log says why";
-            return Err(CliError::Message(what.to_owned()));
+            return Err(CliError::Message(
+                "the switch has not read its configuration: its log says why".to_owned(),
+            ));
         }
         sleep(POLL_INTERVAL);
     }

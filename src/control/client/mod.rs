@@ -23,7 +23,8 @@ use super::explain::PathReport;
 use super::protocol::{
     AclReport, CaptureReport, CaptureRequest, CaptureStarted, Checked, ClassesReport, CountersReport,
     DropsReport, FlowEventLine, FlowQuery, FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest,
-    PoliciesReport, PortInfo, PortRequest, Problem, RouteInfo, Status, TablesPatch, TablesSummary,
+    PoliciesReport, PortInfo, PortRequest, Problem, ReloadRequested, RouteInfo, Status, TablesPatch,
+    TablesSummary,
 };
 use crate::dataplane::WorkerTimes;
 use crate::net::flow::Protocol;
@@ -232,6 +233,11 @@ impl Client {
     pub fn start_capture(&self, request: &CaptureRequest) -> Result<u64, ClientError> {
         let started: CaptureStarted = self.send(Method::POST, "/v1/captures", request)?;
         Ok(started.number)
+    }
+
+    /// Asks the switch to read its configuration again.
+    pub fn reload(&self) -> Result<ReloadRequested, ClientError> {
+        self.read(Method::POST, "/v1/reload", Bytes::new())
     }
 
     /// Takes the captured packets that wait.

@@ -4,6 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+/// A reload of the configuration that has been asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadRequested {
+    /// Number of reloads before it, as [`ConfigurationReport::reloads`] counts them.
+    pub reloads: u64,
+}
+
 /// A reload of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationReport {

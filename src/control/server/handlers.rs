@@ -20,7 +20,7 @@ use crate::control::explain::PathReport;
 use crate::control::protocol::{
     AclReport, CaptureReport, CaptureStarted, Checked, ClassesReport, CountersReport, DropsReport, FlowQuery,
     FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest, PoliciesReport, PolicyOrigin, PortInfo,
-    PortRequest, Problem, RouteInfo, Status, TablesPatch, TablesSummary,
+    PortRequest, Problem, ReloadRequested, RouteInfo, Status, TablesPatch, TablesSummary,
 };
 use crate::control::{ApiError, CoverageCheck, DropFilter, Switch};
 use crate::dataplane::WorkerTimes;
@@ -42,6 +42,7 @@ pub(super) fn router(switch: Arc<Switch>, others: Router<Arc<Switch>>) -> Router
         .route("/v1/tables/document", get(tables_document))
         .route("/v1/ports/{name}", put(put_port).delete(delete_port))
         .route("/v1/pods/{namespace}/{name}", put(put_pod).delete(delete_pod))
+        .route("/v1/reload", post(reload))
         .route("/v1/captures", post(start_capture))
         .route("/v1/captures/{number}", get(fetch_capture).delete(stop_capture))
         .route("/v1/workers", get(worker_times))
@@ -216,6 +217,10 @@ async fn delete_pod(
 
 async fn counters(State(switch): Shared) -> Result<Json<CountersReport>, HttpError> {
     run_blocking(move || Ok(Json(switch.counters())))
+}
+
+async fn reload(State(switch): Shared) -> Result<Json<ReloadRequested>, HttpError> {
+    Ok(Json(switch.request_reload()?))
 }
 
 async fn start_capture(State(switch): Shared, body: Body) -> Result<Json<CaptureStarted>, HttpError> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::{NodePart, Switch, shown};
-use crate::control::protocol::{ConfigurationReport, RejectedReload};
+use crate::control::ApiError;
+use crate::control::protocol::{ConfigurationReport, RejectedReload, ReloadRequested};
 use crate::control::state::unix_seconds;
 use crate::limits::REJECTED_ERRORS_MAX;
 
@@ -22,6 +23,19 @@ impl Switch {
             })
         });
         self.rejected_reload.store(report);
+    }
+
+    /// Has requests for a reload of the configuration call `reload`, which does not wait for its end. The first one stays.
+    pub fn on_reload_request(&self, reload: impl Fn() + Send + Sync + 'static) {
+        let _ = self.reload.set(Box::new(reload));
+    }
+
+    /// Asks the process to reload its configuration, whose outcome the status has later.
+    pub fn request_reload(&self) -> Result<ReloadRequested, ApiError> {
+        let reload = self.reload.get().ok_or(ApiError::NoConfiguration)?;
+        let reloads = self.configuration.load().as_deref().map_or(0, |report| report.reloads);
+        reload();
+        Ok(ReloadRequested { reloads })
     }
 
     /// Records the outcome of a reload of the configuration.

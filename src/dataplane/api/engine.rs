@@ -152,7 +152,8 @@ impl DataplaneApi for Dataplane {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.port_problems().values().cloned().chain(self.core.save_problem.get()).collect()
+        let problems = self.port_problems().values().cloned().collect::<Vec<_>>().into_iter();
+        problems.chain(self.core.save_problem.get()).chain(self.core.offload_problem()).collect()
     }
 
     fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {

@@ -13,8 +13,7 @@ impl Core {
     pub(super) fn publish_to_offload(&self) {
         let Some(offload) = &self.shared.offload else { return };
         let snapshot = self.shared.snapshot.current();
-        let ports = || (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id));
-        for id in ports() {
+        for id in (0..PORTS_MAX).map(|id| PortId(id as u16)).filter(|id| offload.serves(*id)) {
             let values = snapshot.port(id).map(|port| OffloadPort {
                 // A policer counts each packet.
                 epoch: (port.ingress_policer().is_none() && port.egress_policer().is_none())
@@ -23,12 +22,22 @@ impl Core {
             });
             offload.set_port(id, values.unwrap_or_default());
         }
-        // Flows of the process before go on until all of its pods are attached and have a policy.
+        // Flows of the process before go on until all ports of its pods have them again, and a policy.
         let has_pod = |id| snapshot.port(id).is_some_and(|port| port.attachment != AttachmentId::NONE);
-        let mut held = ports().filter(|id| offload.is_held(*id));
-        if snapshot.rules().is_some() && held.all(has_pod) {
+        if snapshot.rules().is_some() && offload.held_ports().all(has_pod) {
             offload.release_held();
         }
+    }
+
+    /// Flows that go on under the policy of the process before.
+    pub(in crate::dataplane) fn offload_problem(&self) -> Option<String> {
+        let held = self.shared.offload.as_ref()?.held_ports().count();
+        (held > 0).then(|| {
+            format!(
+                "flows of {held} ports go on under the policy of the process before, until tables are loaded and all pods \
+                 attached, for the lease of [offload] at most"
+            )
+        })
     }
 
     /// Removes what keeps the maps for the next process.

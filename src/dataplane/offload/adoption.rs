@@ -1,7 +1,7 @@
 //! Records that the process before has left: flows that the flow table still has go on without a gap.
 //!
-//! The program forwards their packets under the policy epochs of that process, until this one has attached all pods of the
-//! ports and has tables, or until the lease of that process would have ended.
+//! The program forwards their packets under the policy epochs of that process, until this one has tables and pods on all of
+//! those ports that it has opened, or until the lease of that process would have ended.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -95,9 +95,11 @@ impl Offload {
         }
     }
 
-    /// Whether the policy epoch of the process before holds for a port.
-    pub(crate) fn is_held(&self, port: PortId) -> bool {
-        self.held[port.index()].load(Relaxed)
+    /// Open ports for which the policy epoch of the process before holds.
+    pub(crate) fn held_ports(&self) -> impl Iterator<Item = PortId> {
+        let is_held =
+            |port: &PortId| self.held[port.index()].load(Relaxed) && self.is_open[port.index()].load(Relaxed);
+        (0..PORTS_MAX).map(|number| PortId(number as u16)).filter(is_held)
     }
 
     /// Gives the held ports the policy epochs of the published snapshot.

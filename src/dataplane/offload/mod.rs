@@ -97,6 +97,8 @@ pub(crate) struct Offload {
     epochs: Box<[AtomicU32]>,
     /// By port, whether the epoch of the process before stays in the maps: see [`Offload::adopt`].
     held: Box<[AtomicBool]>,
+    /// By port, whether this process has opened it.
+    is_open: Box<[AtomicBool]>,
     /// Whether all packets are upcalls for now, because a capture wants to see them.
     is_suspended: AtomicBool,
     recorded: AtomicU64,
@@ -123,6 +125,7 @@ impl Offload {
             totals: (0..PORTS_MAX).map(|_| Default::default()).collect(),
             epochs: (0..PORTS_MAX).map(|_| AtomicU32::new(CLOSED)).collect(),
             held: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
+            is_open: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_suspended: AtomicBool::new(false),
             recorded: AtomicU64::new(0),
             live: AtomicU64::new(0),
@@ -154,7 +157,8 @@ impl Offload {
     /// the same interface.
     pub(crate) fn open_port(&self, port: PortId, index: u32) {
         let words = self.port(port);
-        if self.is_held(port) && words.index.load(Relaxed) == index {
+        self.is_open[port.index()].store(true, Relaxed);
+        if self.held[port.index()].load(Relaxed) && words.index.load(Relaxed) == index {
             return;
         }
         self.held[port.index()].store(false, Relaxed);
@@ -167,6 +171,7 @@ impl Offload {
     /// Serves a port no longer.
     pub(crate) fn close_port(&self, port: PortId) {
         let words = self.port(port);
+        self.is_open[port.index()].store(false, Relaxed);
         self.held[port.index()].store(false, Relaxed);
         words.epoch.store(CLOSED, SeqCst);
         words.index.store(0, SeqCst);
@@ -178,7 +183,7 @@ impl Offload {
         let OffloadPort { epoch, own_mac } = values;
         let epoch = epoch.map_or(CLOSED, |epoch| epoch.0);
         self.epochs[port.index()].store(epoch, Relaxed);
-        if !self.is_held(port) {
+        if !self.held[port.index()].load(Relaxed) {
             words.own_mac.store(PortWords::station_of(own_mac.0, 0), Relaxed);
             words.epoch.store(epoch, SeqCst);
         }

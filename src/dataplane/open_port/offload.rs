@@ -85,7 +85,13 @@ impl Dataplane {
         let at = Placement { port: id, pod_index: interface.index, upcall_index: upcalls.interface().index };
         // The program comes before an XDP program goes that drops what the pod sends.
         match self.attach(offload, at, pins, interface) {
-            Ok(program) => Ok(Prepared { queues, attached: OffloadedPort { program, upcalls } }),
+            Ok((program, was_closed)) => {
+                // Undone, the port is as closed as before.
+                if was_closed {
+                    upcalls.keep();
+                }
+                Ok(Prepared { queues, attached: OffloadedPort { program, upcalls } })
+            }
             Err(error) => {
                 offload.close_port(id);
                 self.release_losses(id);
@@ -153,17 +159,18 @@ impl Dataplane {
         Ok(())
     }
 
+    /// Attaches the programs, and removes the XDP program of a switch. Returns whether an earlier run has left that.
     fn attach(
         &self,
         offload: &Offload,
         at: Placement,
         pins: &Pins,
         interface: &Interface,
-    ) -> Result<OffloadProgram, PortError> {
+    ) -> Result<(OffloadProgram, bool), PortError> {
         let program = OffloadProgram::attach(offload.maps(), at, pins)?;
-        self.forget_guard(interface.index);
+        let is_own = self.forget_guard(interface.index);
         match remove_program_of_switch(interface, Some(pins)) {
-            Ok(()) => Ok(program),
+            Ok(was_there) => Ok((program, was_there && !is_own)),
             Err(error) => {
                 program.detach()?;
                 Err(error.into())

@@ -72,7 +72,7 @@ pub struct PortReport {
     /// Interface index of the kernel.
     #[serde(default)]
     pub interface_index: u32,
-    /// Kernel id of the XDP program.
+    /// Kernel id of the program at the interface: XDP, or tc where its flows are offloaded.
     #[serde(default)]
     pub program: u32,
     /// MTU of the interface, bytes.

@@ -3,6 +3,8 @@
 // The tc programs of a pod whose flows are offloaded. `palisade_pod` is at the node's end of the pod's veth pair, on ingress: it
 // forwards a packet of a flow that the switch has recorded, and redirects every other one to the port's upcall device, a
 // tap that a worker reads. `palisade_up` is at that device, on ingress: what the worker writes goes into the pod.
+// `palisade_upcall` is there on egress: a worker takes what it reads for the pod's, so that nothing passes that the node's own
+// stack or a program of the node sends by the device.
 //
 // A record forwards a packet while the epoch of its direction is not before that of the policy of either port, while the lease
 // of the switch lasts, and where the packet needs nothing but its next hop: no fragment, no option, no SYN, FIN or RST, a
@@ -426,6 +428,12 @@ int palisade_up(struct __sk_buff *frame)
 	if (frame->pkt_type != TO_HOST)
 		bpf_skb_change_type(frame, TO_HOST);
 	return bpf_redirect_peer(constants.pod_index, 0);
+}
+
+SEC("tc")
+int palisade_upcall(struct __sk_buff *frame)
+{
+	return frame->ingress_ifindex == constants.pod_index ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
 char program_license[] SEC("license") = "Apache-2.0";

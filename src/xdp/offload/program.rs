@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::ObjectBuilder;
-use libbpf_rs::libbpf_sys::BPF_TCX_INGRESS;
+use libbpf_rs::libbpf_sys::{BPF_TCX_EGRESS, BPF_TCX_INGRESS};
 
 use super::OffloadMaps;
 use crate::ids::PortId;
@@ -18,8 +18,8 @@ use crate::xdp::program::link::{Link, Pins, program_with};
 
 /// `bpf/offload.bpf.c`, compiled by build.rs.
 static OFFLOAD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offload.bpf.o"));
-/// Programs of the object: at the pod's interface, and at the upcall device.
-const NAMES: [&str; 2] = ["palisade_pod", "palisade_up"];
+/// Programs of the object: at the pod's interface, and at the upcall device for what the worker writes and for what it reads.
+const NAMES: [&str; 3] = ["palisade_pod", "palisade_up", "palisade_upcall"];
 
 /// Interfaces of an offloaded port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +36,7 @@ pub struct Placement {
 #[derive(Debug)]
 pub struct OffloadProgram {
     pod: Hold,
-    upcall: Hold,
-    /// Whether an earlier start has left a program at the pod's interface.
-    was_there: bool,
+    upcalls: [Hold; 2],
 }
 
 /// A program at an interface.
@@ -56,16 +54,18 @@ impl OffloadProgram {
     /// takes the pod's packets from the kernel.
     pub fn attach(maps: &OffloadMaps, at: Placement, pins: &Pins) -> Result<OffloadProgram, XdpError> {
         let (loaded, said) = kernel_log::captured(|| load(maps, at));
-        let [pod, upcall] =
+        let [pod, written, read] =
             loaded.map_err(|error| XdpError::from_bpf("load the programs of flow offload", &error, &said))?;
-        let attach = |code: &OwnedFd, index| {
-            Hold::put(code.as_fd(), index, pins).map_err(|error| {
+        let attach = |code: &OwnedFd, index, hook| {
+            Hold::put(code.as_fd(), index, hook, pins).map_err(|error| {
                 XdpError::from_io(format!("attach a program of flow offload to interface {index}"), &error)
             })
         };
-        let (upcall, _) = attach(&upcall, at.upcall_index)?;
-        let (pod, was_there) = attach(&pod, at.pod_index)?;
-        Ok(OffloadProgram { pod, upcall, was_there })
+        let upcalls = [
+            attach(&written, at.upcall_index, BPF_TCX_INGRESS)?,
+            attach(&read, at.upcall_index, BPF_TCX_EGRESS)?,
+        ];
+        Ok(OffloadProgram { pod: attach(&pod, at.pod_index, BPF_TCX_INGRESS)?, upcalls })
     }
 
     /// Detaches the program of an earlier start from a pod's interface. Returns whether there was one.
@@ -79,9 +79,9 @@ impl OffloadProgram {
             .map_err(|error| XdpError::from_io("detach a program of flow offload".to_owned(), &error))
     }
 
-    /// Whether both programs are still attached.
+    /// Whether all programs are still attached.
     pub fn holds(&self) -> bool {
-        self.pod.holds() && self.upcall.holds()
+        self.pod.holds() && self.upcalls.iter().all(Hold::holds)
     }
 
     /// The kernel's id of the program at the pod's interface.
@@ -89,34 +89,29 @@ impl OffloadProgram {
         self.pod.id
     }
 
-    /// Whether an earlier start has left a program at the pod's interface.
-    pub fn was_there(&self) -> bool {
-        self.was_there
-    }
-
     /// Detaches the programs. Does nothing where an interface is removed.
     pub fn detach(self) -> Result<(), XdpError> {
-        let detached = self.pod.detach().and(self.upcall.detach());
+        let detached = self.upcalls.iter().fold(self.pod.detach(), |done, hold| done.and(hold.detach()));
         detached.map_err(|error| XdpError::from_io("detach the programs of flow offload".to_owned(), &error))
     }
 }
 
 impl Hold {
-    fn put(code: BorrowedFd<'_>, index: u32, pins: &Pins) -> io::Result<(Hold, bool)> {
-        let pin = pins.ingress_path(index);
+    fn put(code: BorrowedFd<'_>, index: u32, hook: u32, pins: &Pins) -> io::Result<Hold> {
+        let pin = if hook == BPF_TCX_EGRESS { pins.egress_path(index) } else { pins.ingress_path(index) };
         let id = libbpf_rs::Program::id_from_fd(code).map_err(io::Error::other)?;
         if let Ok(link) = Link::open(&pin)
             && let Ok((of, program)) = link.info()
             && of == index
         {
             link.update(code, program_with(program)?.as_fd())?;
-            return Ok((Hold { index, id, link, pin }, true));
+            return Ok(Hold { index, id, link, pin });
         }
-        let link = Link::create_tc(code, index, BPF_TCX_INGRESS)?;
+        let link = Link::create_tc(code, index, hook)?;
         // The link of the file has lost its interface.
         let _ = fs::remove_file(&pin);
         link.pin(&pin)?;
-        Ok((Hold { index, id, link, pin }, false))
+        Ok(Hold { index, id, link, pin })
     }
 
     fn holds(&self) -> bool {
@@ -137,7 +132,7 @@ impl Hold {
 }
 
 /// Loads the object on the given maps.
-fn load(maps: &OffloadMaps, at: Placement) -> libbpf_rs::Result<[OwnedFd; 2]> {
+fn load(maps: &OffloadMaps, at: Placement) -> libbpf_rs::Result<[OwnedFd; 3]> {
     let mut open = ObjectBuilder::default().open_memory(OFFLOAD_OBJECT)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -153,8 +148,8 @@ fn load(maps: &OffloadMaps, at: Placement) -> libbpf_rs::Result<[OwnedFd; 2]> {
         let found = found.ok_or_else(|| io::Error::other(format!("the object lacks the program {name}")))?;
         Ok::<_, libbpf_rs::Error>(found.as_fd().try_clone_to_owned()?)
     };
-    let [pod, upcall] = NAMES.map(program);
-    Ok([pod?, upcall?])
+    let [pod, written, read] = NAMES.map(program);
+    Ok([pod?, written?, read?])
 }
 
 /// `struct constants` of the program.

@@ -71,7 +71,7 @@ impl Pins {
         files.map(|file| file.path()).collect()
     }
 
-    /// File of the tc program at the node's end of a host port.
+    /// File of a tc program on egress: at the node's end of a host port, or at an upcall device.
     pub(in crate::xdp) fn egress_path(&self, index: u32) -> PathBuf {
         self.directory.join(format!("{index}-egress"))
     }

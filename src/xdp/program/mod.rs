@@ -315,15 +315,15 @@ fn map_of(object: &Object, name: &str) -> libbpf_rs::Result<Option<MapHandle>> {
     object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map)).transpose()
 }
 
-/// Detaches the program of a switch from an interface, if there is one. Fails for a program of another owner.
-pub fn remove_program_of_switch(interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
-    let Some(earlier) = earlier_on(interface)? else { return Ok(()) };
+/// Detaches the program of a switch from an interface. Returns whether there was one. Fails for a program of another owner.
+pub fn remove_program_of_switch(interface: &Interface, pins: Option<&Pins>) -> Result<bool, XdpError> {
+    let Some(earlier) = earlier_on(interface)? else { return Ok(false) };
     let code = program_with(earlier.id()).map_err(|error| {
         XdpError::from_io(format!("open the XDP program of interface {}", interface.name), &error)
     })?;
     // The program replaces itself, and this attachment holds it from then on.
     let (attachment, _) = Attachment::take(interface, code.as_fd(), Some(&earlier), pins)?;
-    attachment.detach(code.as_fd())
+    attachment.detach(code.as_fd()).map(|()| true)
 }
 
 /// A program that drops every frame. It is loaded once, so that it is attached to a new interface without

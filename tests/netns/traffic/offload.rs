@@ -2,21 +2,24 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 use palisade::control::protocol::{CaptureRequest, PortInfo};
 use palisade::dataplane::FlowInfo;
 use palisade::lab::traffic::{Server, Services, transfer};
-use palisade::lab::{Lab, LabSpec, Pod, PodPorts};
+use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec};
 use palisade::net::flow::Protocol;
 use palisade::netlink::Interface;
 use palisade::xdp::namespace_cookie;
 
 use super::rig_of;
 use crate::support::connection::Connection;
+use crate::support::namespace::run;
+use crate::support::packet_socket::PacketSocket;
+use crate::support::veth::program_on;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from, spec_of,
+    INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from, pods_manifest, spec_of,
 };
 
 const MEGABYTES: u64 = 8 << 20;
@@ -163,7 +166,7 @@ fn the_ends_of_a_connection_end_its_offload() {
 
 /// Sends `frame` as a pod does that writes every byte itself.
 fn send_frame(pod: &Pod, frame: &[u8]) {
-    let socket = pod.run(|| crate::support::packet_socket::PacketSocket::open("eth0").unwrap()).unwrap();
+    let socket = pod.run(|| PacketSocket::open("eth0").unwrap()).unwrap();
     socket.send(frame).unwrap();
 }
 
@@ -239,18 +242,45 @@ fn a_capture_sees_every_packet_and_the_kernel_forwards_again_behind_it() {
     });
 }
 
+/// Frames that the node's end of a pod's veth pair has received.
+fn received(pod: &Pod) -> u64 {
+    let count = std::fs::read_to_string(format!(
+        "/sys/class/net/{}/statistics/rx_packets",
+        pod.plan().host_interface
+    ));
+    count.unwrap().trim().parse().unwrap()
+}
+
 #[test]
 fn flows_go_on_without_the_switch_until_their_lease_ends() {
     let Some(_isolated) = isolated() else { return };
-    let rig = rig_of(PodPorts::Offload, &["client", "server"], 1, "[offload]\nlease_s = 4\n");
+    let rig = rig_of(PodPorts::Offload, &["client", "server"], 1, "[offload]\nlease_s = 10\n");
     let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let pair = udp_pair(&client, &server);
+    exchange(&pair);
+    exchange(&pair);
     let mut talk = Connection::open(&client, &server);
     assert!(talk.goes_on(PATIENCE));
     let Rig { switch, mut lab } = rig;
     switch.kill().unwrap();
+    exchange(&pair);
     assert!(talk.goes_on(PATIENCE), "the connection goes on");
-    eventually("the lease ends", || !talk.goes_on(Duration::from_millis(300)));
-    // Nothing of it has reached the node, which would forward it.
+    pair[1].set_nonblocking(true).unwrap();
+    // The program delivers a datagram before the node's end counts the next one.
+    let passes = || {
+        let before = received(&client);
+        for _ in 0..10 {
+            pair[0].send(b"hello").unwrap();
+        }
+        eventually("the node's end receives them", || received(&client) >= before + 10);
+        let mut heard = 0;
+        while pair[1].recv(&mut [0; 16]).is_ok() {
+            heard += 1;
+        }
+        heard
+    };
+    eventually("the lease ends", || passes() < 10);
+    assert_eq!(passes(), 0, "datagrams pass without a switch");
     let switch = Rig::start(&mut lab, "");
     let rig = Rig { switch, lab };
     eventually("the connection goes on with the next switch", || talk.goes_on(PATIENCE));
@@ -317,4 +347,90 @@ fn a_port_to_which_no_program_can_be_attached_works_without_offload_and_says_why
         transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
     }
     assert!(rig.drops().is_empty(), "{:?}", rig.drops());
+}
+
+#[test]
+fn a_policy_holds_at_once_after_a_restart_though_the_port_of_another_pod_is_gone() {
+    let Some(_isolated) = isolated() else { return };
+    let Rig { switch, mut lab } =
+        rig_of(PodPorts::Offload, &["db", "friend", "gone"], 1, "[offload]\nlease_s = 3600\n");
+    let [db, friend, gone] = ["db", "friend", "gone"].map(|pod| lab.pod(pod).unwrap());
+    let mut denied = Connection::open(&friend, &db);
+    assert!(denied.goes_on(PATIENCE));
+    switch.kill().unwrap();
+    run(&format!("ip link delete {}", gone.plan().host_interface));
+    let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    spec.config.push_str("[offload]\nlease_s = 3600\n");
+    let switch = Switch::start(&mut lab, &spec).unwrap();
+    for pod in [&db, &friend] {
+        switch.attach(pod).unwrap();
+    }
+    let problems = || switch.client().status().unwrap().problems;
+    let is_held =
+        || problems().iter().any(|problem| problem.contains("under the policy of the process before"));
+    assert!(denied.goes_on(PATIENCE) && is_held(), "{:?}", problems());
+    switch.apply(&format!("{}---\n{}", pods_manifest(&lab), only_from("db", "nobody"))).unwrap();
+    assert!(!is_held(), "{:?}", problems());
+    denied.assert_ended(&switch, &friend, INGRESS);
+}
+
+#[test]
+fn connections_outlive_restarts_that_begin_and_end_the_offload_and_a_stop_leaves_nothing() {
+    let Some(_isolated) = isolated() else { return };
+    let mut lab = Lab::up(&LabSpec { ports: PodPorts::Offload, ..spec_of(&["client", "server"]) }).unwrap();
+    let [client, server] = ["client", "server"].map(|pod| lab.pod(pod).unwrap());
+    let host_end = client.plan().host_interface.clone();
+    let index = Interface::find(&host_end).unwrap().index;
+    let pins = || files_below(Path::new("/sys/fs/bpf/palisade"));
+    let mut talk = None;
+    for mode in ["off", "kernel", "off", "kernel"] {
+        let switch = Rig::start(&mut lab, &format!("[offload]\nmode = \"{mode}\"\n"));
+        let is_on = mode == "kernel";
+        assert_eq!(program_on(&host_end).is_none(), is_on, "an XDP program, {mode}");
+        assert_eq!(Interface::find(&format!("palup{index}")).is_ok(), is_on, "an upcall device, {mode}");
+        let talk = talk.get_or_insert_with(|| Connection::open(&client, &server));
+        assert!(talk.goes_on(PATIENCE), "{mode}");
+        assert_ne!(pins(), Vec::<PathBuf>::new(), "{mode}");
+        switch.kill().unwrap();
+    }
+    let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    spec.config.push_str("on_stop = \"detach\"\n");
+    let switch = Switch::start(&mut lab, &spec).unwrap();
+    switch.attach_all(&lab).unwrap();
+    assert!(switch.stop().unwrap().success());
+    assert!(Interface::find(&format!("palup{index}")).is_err() && program_on(&host_end).is_none());
+    assert_eq!(pins(), Vec::<PathBuf>::new());
+}
+
+/// Files below a directory.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn nothing_that_the_node_sends_by_an_upcall_device_is_taken_for_the_pods() {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let pair = udp_pair(&client, &server);
+    exchange(&pair);
+    exchange(&pair);
+    let index = Interface::find(&client.plan().host_interface).unwrap().index;
+    let device = PacketSocket::open(&format!("palup{index}")).unwrap();
+    let gateway = palisade::dataplane::Gateway::default().mac.0;
+    let [from, to] = [0, 1].map(|i: usize| pair[i].local_addr().unwrap());
+    // The pod's own packet, word for word, and one that would teach the switch another station behind the port.
+    let before = flow_of(&rig, from).packets;
+    for station in [client.plan().mac.0, [2, 0, 0, 0, 0, 9]] {
+        let sent = device.send(&udp_frame(gateway, station, (from, to), 64));
+        assert!(sent.is_err(), "the program drops it on its way out");
+    }
+    pair[1].set_nonblocking(true).unwrap();
+    // The positive control: the pod sends them.
+    send_frame(&client, &udp_frame(gateway, [2, 0, 0, 0, 0, 9], (from, to), 64));
+    eventually("the pod's packet arrives", || pair[1].recv(&mut [0; 16]).is_ok());
+    assert!(pair[1].recv(&mut [0; 16]).is_err(), "a packet of the node arrives");
+    assert_eq!(flow_of(&rig, from).packets, before + 1);
 }

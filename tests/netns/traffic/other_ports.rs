@@ -1,24 +1,43 @@
-//! Tests of this folder with offloaded pods: those in which the kind of the port takes part.
+//! Tests of this folder with pods on tap devices, and with offloaded pods: those in which the kind of the port takes part.
 
-use palisade::lab::PodPorts::Offload;
+use palisade::lab::PodPorts;
 
 use super::{bandwidth, forwarding, fragments, jumbo, kernel_drops, ping, policy, reject, tcp_resets};
 use crate::support::isolated;
 
-/// Tests that run a body of another module with offloaded pods.
-macro_rules! on_offload {
+/// Tests that run a body of another module with other ports than veth pairs.
+macro_rules! with_other_ports {
     ($($test:ident: $body:path;)*) => {
-        $(
-            #[test]
-            fn $test() {
-                let Some(_isolated) = isolated() else { return };
-                $body(Offload);
-            }
-        )*
+        mod on_taps {
+            use super::*;
+
+            $(
+                #[test]
+                fn $test() {
+                    run($body, PodPorts::Tap);
+                }
+            )*
+        }
+
+        mod offloaded {
+            use super::*;
+
+            $(
+                #[test]
+                fn $test() {
+                    run($body, PodPorts::Offload);
+                }
+            )*
+        }
     };
 }
 
-on_offload! {
+fn run(body: fn(PodPorts), ports: PodPorts) {
+    let Some(_isolated) = isolated() else { return };
+    body(ports);
+}
+
+with_other_ports! {
     tcp_udp_and_ping_cross_intact_in_both_families: forwarding::crosses;
     with_two_workers_flows_cross_between_queues_and_none_is_lost: forwarding::two_workers;
     large_datagrams_cross_both_ways: fragments::large_datagrams_cross;
