@@ -22,6 +22,7 @@ impl Core {
             });
             offload.set_port(id, values.unwrap_or_default());
         }
+        offload.set_services(snapshot.services());
         // Flows of the process before go on until all ports of its pods have them again, and a policy.
         let has_pod = |id| snapshot.port(id).is_some_and(|port| port.attachment != AttachmentId::NONE);
         if snapshot.rules().is_some() && offload.held_ports().all(has_pod) {

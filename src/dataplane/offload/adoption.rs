@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use super::{CLOSED, NONE, Offload, counts, name_of};
+use super::{CLOSED, NONE, Offload, counts};
 use crate::dataplane::Settings;
 use crate::ids::PortId;
 use crate::limits::PORTS_MAX;
@@ -51,14 +51,16 @@ impl Offload {
         for way in self.maps.buckets.iter().flat_map(|bucket| &bucket.ways) {
             let word = way.load(Relaxed);
             let Some(number) = (word as u32).checked_sub(1) else { continue };
-            let adopted = self.adopt_record(number, word, &slot_of);
-            match is_adopted.get_mut(number as usize) {
-                Some(is_adopted) if adopted && !*is_adopted => {
-                    *is_adopted = true;
-                    taken = taken.max(number + 1);
-                }
-                _ => way.store(0, SeqCst),
+            let is_second_name = is_adopted.get(number as usize) == Some(&true);
+            if is_second_name && self.is_named_by(&self.maps.records[number as usize], number, word) {
+                continue;
             }
+            if is_second_name || !self.adopt_record(number, word, &slot_of) {
+                way.store(0, SeqCst);
+                continue;
+            }
+            is_adopted[number as usize] = true;
+            taken = taken.max(number + 1);
         }
         self.taken.store(taken, Relaxed);
         for number in (0..taken).filter(|number| !is_adopted[*number as usize]) {
@@ -75,7 +77,7 @@ impl Offload {
         let Some(record) = self.maps.records.get(number as usize) else { return false };
         let (addresses, transport_ports, protocol) = record.flow();
         let protocol = Protocol(protocol);
-        let is_whole = word == name_of(self.hash(record, protocol), number)
+        let is_whole = self.is_named_by(record, number, word)
             && record.ports.iter().all(|port| usize::from(port.load(Relaxed)) < PORTS_MAX);
         let slot = slot_of((addresses, transport_ports, protocol)).filter(|_| is_whole);
         let Some(slot) = slot.and_then(|slot| self.slots.get(slot as usize)) else { return false };
@@ -104,6 +106,7 @@ impl Offload {
 
     /// Gives the held ports the policy epochs of the published snapshot.
     pub(crate) fn release_held(&self) {
+        self.store_service_epochs();
         for (number, held) in self.held.iter().enumerate() {
             if held.swap(false, SeqCst) {
                 self.maps.ports[number].epoch.store(self.epochs[number].load(Relaxed), SeqCst);

@@ -13,17 +13,24 @@
 //! has it, and the maps have the policy epoch of each port. A change of policy stores the new epochs: from then on the packets of
 //! flows that were evaluated before are upcalls, which a worker revalidates.
 //!
+//! **Services.** A flow to a Service has two names: that of its client's packets, by the front end, and that of the backend's. Its
+//! record has the generation that has compared it with the Services, and the maps have the last change of these.
+//!
 //! **Counters.** The program counts packets and bytes of a record for ever. The switch adds the difference to its counters.
 
 mod adoption;
 mod counts;
+mod flow;
 mod keeper;
+mod names;
 mod record_list;
+mod services;
 #[cfg(test)]
 mod tests;
 mod upcall_device;
 
 pub(crate) use counts::Forwarded;
+pub(crate) use flow::{OffloadedFlow, OffloadedFront};
 pub(crate) use keeper::Keeper;
 pub(crate) use upcall_device::{remove_abandoned_devices, upcall_device};
 
@@ -35,11 +42,9 @@ use self::record_list::RecordList;
 use crate::dataplane::OffloadCounters;
 use crate::ids::{Generation, PortId};
 use crate::limits::PORTS_MAX;
-use crate::net::address::{Address, is_v4};
-use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::xdp::XdpError;
-use crate::xdp::offload::layout::{Bucket, PortWords, Record, address_words, hash_of};
+use crate::xdp::offload::layout::{PortWords, SERVICE_EPOCHS};
 use crate::xdp::offload::{MapPins, OffloadMaps};
 
 /// Bytes of an Ethernet header, which the program does not count.
@@ -51,22 +56,6 @@ const CLOSED: u32 = u32::MAX;
 const NONE: u32 = 0;
 /// Word of a slot whose record is being filled or removed. Any other word is the number of a record, and one.
 const BUSY: u32 = u32::MAX;
-
-/// A flow to record. The first end is the lower one of its key in conntrack.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OffloadedFlow {
-    /// Addresses of the ends.
-    pub addresses: [Address; 2],
-    /// Their transport ports.
-    pub transport_ports: [u16; 2],
-    /// TCP or UDP.
-    pub protocol: Protocol,
-    /// Ports of the switch that the ends are behind.
-    pub ports: [PortId; 2],
-    /// By direction, from the end of its number, the generation that has evaluated it. `None`: packets of the direction are
-    /// upcalls.
-    pub epochs: [Option<Generation>; 2],
-}
 
 /// Values of an offloaded port in a snapshot. Without a place in it, all packets are upcalls.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,6 +90,8 @@ pub(crate) struct Offload {
     is_open: Box<[AtomicBool]>,
     /// Whether all packets are upcalls for now, because a capture wants to see them.
     is_suspended: AtomicBool,
+    /// Epochs of Services of the published snapshot.
+    service_epochs: Box<[AtomicU32]>,
     recorded: AtomicU64,
     live: AtomicU64,
     refused: AtomicU64,
@@ -127,6 +118,7 @@ impl Offload {
             held: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_open: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_suspended: AtomicBool::new(false),
+            service_epochs: (0..SERVICE_EPOCHS).map(|_| AtomicU32::new(CLOSED)).collect(),
             recorded: AtomicU64::new(0),
             live: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -203,7 +195,7 @@ impl Offload {
     /// whether the kernel forwards its packets.
     pub(crate) fn record(&self, slot: u32, flow: &OffloadedFlow, still: impl Fn() -> bool) -> bool {
         if let Some(number) = self.record_of(slot) {
-            store_epochs(&self.maps.records[number as usize], flow);
+            flow.store_epochs(&self.maps.records[number as usize]);
             return true;
         }
         let word = &self.slots[slot as usize];
@@ -218,9 +210,8 @@ impl Offload {
         // Packets that the program has counted since the record was removed are of the flow before.
         self.count_ports_of(number as usize);
         self.take_record(number);
-        fill(record, flow);
-        let hash = self.hash(record, flow.protocol);
-        if !name(self.bucket(hash), name_of(hash, number)) {
+        flow.fill(record);
+        if !self.name(record, number) {
             self.free.push(number, &self.next);
             word.store(NONE, Release);
             self.refused.fetch_add(1, Relaxed);
@@ -277,11 +268,7 @@ impl Offload {
         let number = word - 1;
         let record = &self.maps.records[number as usize];
         record.epochs.iter().for_each(|epoch| epoch.store(0, Relaxed));
-        let protocol = Protocol(record.head.load(Relaxed).to_ne_bytes()[4]);
-        let hash = self.hash(record, protocol);
-        for way in &self.bucket(hash).ways {
-            let _ = way.compare_exchange(name_of(hash, number), 0, SeqCst, Relaxed);
-        }
+        self.unname(record, number);
         let forwarded = self.take_record(number);
         self.live.fetch_sub(1, Relaxed);
         self.slots[slot as usize].store(NONE, SeqCst);
@@ -380,51 +367,6 @@ impl Offload {
             let number = first - 1;
             first = self.next[number as usize].load(Relaxed);
             target.push(number, &self.next);
-        }
-    }
-
-    fn hash(&self, record: &Record, protocol: Protocol) -> u64 {
-        let addresses =
-            record.addresses.each_ref().map(|words| words.each_ref().map(|word| word.load(Relaxed)));
-        let [a, b, c, d, ..] = record.head.load(Relaxed).to_ne_bytes();
-        let transport_ports = [[a, b], [c, d]].map(u16::from_be_bytes);
-        hash_of(self.maps.seed, addresses, transport_ports, protocol.0)
-    }
-
-    fn bucket(&self, hash: u64) -> &Bucket {
-        &self.maps.buckets[hash as usize & (self.maps.buckets.len() - 1)]
-    }
-}
-
-/// The word of a bucket that names a record.
-fn name_of(hash: u64, number: u32) -> u64 {
-    hash >> 32 << 32 | u64::from(number + 1)
-}
-
-/// Names a record in a bucket. Returns false where all ways are taken.
-fn name(bucket: &Bucket, word: u64) -> bool {
-    bucket.ways.iter().any(|way| way.compare_exchange(0, word, SeqCst, Relaxed).is_ok())
-}
-
-fn fill(record: &Record, flow: &OffloadedFlow) {
-    for (words, address) in record.addresses.iter().zip(flow.addresses) {
-        for (word, value) in words.iter().zip(address_words(address)) {
-            word.store(value, Relaxed);
-        }
-    }
-    let head = Record::head_of(flow.transport_ports, flow.protocol.0, is_v4(flow.addresses[0]));
-    record.head.store(head, Relaxed);
-    for (word, port) in record.ports.iter().zip(flow.ports) {
-        word.store(port.0, Relaxed);
-    }
-    store_epochs(record, flow);
-}
-
-fn store_epochs(record: &Record, flow: &OffloadedFlow) {
-    for (word, epoch) in record.epochs.iter().zip(flow.epochs) {
-        let epoch = epoch.map_or(0, |epoch| epoch.0);
-        if word.load(Relaxed) != epoch {
-            word.store(epoch, Relaxed);
         }
     }
 }

@@ -2,7 +2,9 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use crate::net::address::from_v4;
+use crate::net::address::{Address, from_v4};
+use crate::net::flow::Protocol;
+use crate::xdp::offload::layout::{Record, address_words, hash_of};
 
 const FLOWS: usize = 64;
 
@@ -17,17 +19,42 @@ fn flow(number: u16) -> OffloadedFlow {
         protocol: Protocol::UDP,
         ports: [PortId(3), PortId(4)],
         epochs: [Some(Generation(7)), None],
+        front: None,
     }
 }
 
-/// Record that the program finds for a flow: it looks for the hash in the bucket, and compares.
+/// The flow of a client, which is the first end, to a Service.
+fn flow_to_service(number: u16) -> OffloadedFlow {
+    let address = from_v4(Ipv4Addr::new(10, 96, 0, 1).to_bits());
+    let front = OffloadedFront { client: 0, address, port: 8080, service: 5, epoch: Some(Generation(7)) };
+    OffloadedFlow { front: Some(front), ..flow(number) }
+}
+
+/// Record that the program finds for packets between the ends of a flow: it looks for the hash in the bucket, and compares.
 fn found<'a>(offload: &'a Offload, flow: &OffloadedFlow) -> Option<&'a Record> {
-    let addresses = flow.addresses.map(address_words);
-    let hash = hash_of(offload.maps.seed, addresses, flow.transport_ports, flow.protocol.0);
+    found_by(offload, flow, flow.addresses, flow.transport_ports)
+}
+
+/// Record that the program finds for packets of a flow's client to the front end.
+fn found_by_client<'a>(offload: &'a Offload, flow: &OffloadedFlow) -> Option<&'a Record> {
+    let front = flow.front.unwrap();
+    let (mut addresses, mut ports) = (flow.addresses, flow.transport_ports);
+    (addresses[1 - front.client], ports[1 - front.client]) = (front.address, front.port);
+    found_by(offload, flow, addresses, ports)
+}
+
+fn found_by<'a>(
+    offload: &'a Offload,
+    flow: &OffloadedFlow,
+    addresses: [Address; 2],
+    ports: [u16; 2],
+) -> Option<&'a Record> {
+    let hash = hash_of(offload.maps.seed, addresses.map(address_words), ports, flow.protocol.0);
     let named = offload.bucket(hash).ways.iter().map(|way| way.load(Relaxed));
     let named = named.filter(|word| *word as u32 != 0 && (*word ^ hash) >> 32 == 0);
     let mut records = named.map(|word| &offload.maps.records[word as u32 as usize - 1]);
-    let head = Record::head_of(flow.transport_ports, flow.protocol.0, true);
+    let client = flow.front.map(|front| front.client);
+    let head = Record::head_of(flow.transport_ports, flow.protocol.0, true, client);
     records.find(|record| record.head.load(Relaxed) == head)
 }
 
@@ -58,6 +85,67 @@ fn a_recorded_flow_is_found_until_it_is_removed() {
     offload.remove(9);
     assert!(found(&offload, &flow(0)).is_none() && !offload.is_recorded(9));
     assert_eq!(record.epochs.each_ref().map(|epoch| epoch.load(Relaxed)), [0, 0]);
+}
+
+#[test]
+fn a_flow_to_a_service_is_found_by_both_of_its_directions() {
+    let offload = offload();
+    let of = flow_to_service(0);
+    assert!(offload.record(9, &of, || true));
+    let record = found(&offload, &of).unwrap();
+    assert!(std::ptr::eq(record, found_by_client(&offload, &of).unwrap()));
+    assert_eq!((record.client(), record.service_epoch.load(Relaxed)), (Some(0), 7));
+    // A packet that was not compared with the Services leaves the epoch.
+    let front = |epoch| OffloadedFront { epoch, ..of.front.unwrap() };
+    for (epoch, expected) in [(None, 7), (Some(Generation(9)), 9)] {
+        assert!(offload.record(9, &OffloadedFlow { front: Some(front(epoch)), ..of }, || true));
+        assert_eq!(record.service_epoch.load(Relaxed), expected);
+    }
+    offload.remove(9);
+    assert!(found(&offload, &of).is_none() && found_by_client(&offload, &of).is_none());
+    // The record of another flow has nothing of it.
+    offload.end_grace_period(|| true);
+    assert!(offload.record(10, &flow(1), || true));
+    assert_eq!(found(&offload, &flow(1)).unwrap().client(), None);
+}
+
+#[test]
+fn a_flow_to_a_service_with_a_full_bucket_leaves_no_name() {
+    let offload = offload();
+    let of = flow_to_service(0);
+    let front = of.front.unwrap();
+    let addresses = [of.addresses[0], front.address].map(address_words);
+    let hash = hash_of(offload.maps.seed, addresses, [of.transport_ports[0], front.port], of.protocol.0);
+    offload.bucket(hash).ways.iter().for_each(|way| way.store(1, Relaxed));
+    assert!(!offload.record(9, &of, || true) && !offload.is_recorded(9));
+    assert!(found(&offload, &of).is_none());
+}
+
+#[test]
+fn the_difference_of_addresses_is_that_of_their_checksums() {
+    let sum = |address: Address| {
+        let words = address.to_be_bytes();
+        let words = words.chunks(2).map(|word| u32::from(u16::from_ne_bytes([word[0], word[1]])));
+        let sum = words.sum::<u32>();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        ((sum & 0xffff) + (sum >> 16)) % 0xffff
+    };
+    let v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+    for [from, to] in [
+        [of_v4([10, 96, 0, 1]), of_v4([10, 0, 0, 2])],
+        [of_v4([255, 255, 255, 255]), of_v4([0, 0, 0, 1])],
+        [v6("fd00:96::1"), v6("fd00:10:244::ffff")],
+        [v6("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), v6("::1")],
+    ] {
+        for [from, to] in [[from, to], [to, from], [from, from]] {
+            let difference = Record::difference_of(address_words(from), address_words(to));
+            assert_eq!((sum(from) + difference) % 0xffff, sum(to), "{from:x} {to:x}");
+        }
+    }
+}
+
+fn of_v4(octets: [u8; 4]) -> Address {
+    from_v4(Ipv4Addr::from(octets).to_bits())
 }
 
 #[test]
@@ -148,6 +236,8 @@ fn records_of_the_process_before_are_taken_over_with_the_flows_that_the_table_st
     for number in 0..3 {
         assert!(before.record(u32::from(number), &flow(number), || true));
     }
+    let to_service = flow_to_service(3);
+    assert!(before.record(3, &to_service, || true));
     forward(found(&before, &flow(1)).unwrap(), 0, 3, 300);
     before.take(1);
     forward(found(&before, &flow(1)).unwrap(), 0, 2, 200);
@@ -156,8 +246,9 @@ fn records_of_the_process_before_are_taken_over_with_the_flows_that_the_table_st
     // The table has the second and the third flow, in other slots, and the third ends with another flow's key.
     after.adopt(|(_, [port, _], _)| (port != 1000).then(|| 20 + u32::from(port - 1000)));
     assert!(found(&after, &flow(0)).is_none());
-    assert!([21, 22].into_iter().all(|slot| after.is_recorded(slot)) && !after.is_recorded(20));
-    assert_eq!(after.counters().flows, 2);
+    assert!([21, 22, 23].into_iter().all(|slot| after.is_recorded(slot)) && !after.is_recorded(20));
+    assert_eq!(after.counters().flows, 3);
+    assert!(found(&after, &to_service).is_some() && found_by_client(&after, &to_service).is_some());
     // The flow goes on where the process before has counted, the ports begin again.
     assert_eq!(
         after.take(21),
@@ -167,7 +258,7 @@ fn records_of_the_process_before_are_taken_over_with_the_flows_that_the_table_st
     assert_eq!(after.totals_of(PortId(3)), [Forwarded::default(); 2]);
     // The record that nobody has is taken again, after a grace period.
     after.end_grace_period(|| true);
-    take_all(&after, (0..FLOWS as u32).filter(|slot| ![21, 22].contains(slot)));
+    take_all(&after, (0..FLOWS as u32).filter(|slot| ![21, 22, 23].contains(slot)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::address_filter::Filter;
 use super::address_set::AddressSet;
 use super::local_addresses::LocalAddresses;
 use super::maglev::mix;
@@ -17,10 +18,7 @@ use crate::tables::{PersistentMap, ServicePort, ServicePortName, ServiceSet};
 use crate::xdp::ServiceDestinations;
 
 /// Pages of the lookup. A change copies those that it writes.
-const PAGES: usize = 1024;
-/// Bits of the filter for each address, and in all.
-const FILTER_BITS_PER_ADDRESS: usize = 32;
-const FILTER_BITS: std::ops::RangeInclusive<usize> = 1024..=1 << 21;
+pub(crate) const PAGES: usize = 1024;
 
 /// Address of the places of node ports.
 const NODE: Address = 0;
@@ -41,6 +39,10 @@ pub(crate) struct ServiceFib {
     uplink: UplinkPorts,
     /// Number of the last change: bindings to backends that were checked since then are current.
     pub revision: u16,
+    /// Generation that is laid out.
+    generation: Generation,
+    /// The last one that changed more than the ports of Services: addresses of the node.
+    node_changed: Generation,
 }
 
 /// A virtual address and its port of a Service.
@@ -62,6 +64,8 @@ struct Page {
     /// Tag of each place: one says which places a destination cannot have, without a look at these.
     tags: Vec<u16>,
     places: Vec<Place>,
+    /// Generation of the last change.
+    changed: Generation,
 }
 
 impl Page {
@@ -151,6 +155,7 @@ impl ServiceFib {
             Some(before) => before.copy(),
             None => ServiceFib::empty(),
         };
+        next.generation = generation;
         let moved = before.map_or(Some(Vec::new()), |before| local.moved(&before.local));
         next.local = Arc::new(local);
         let (last, mut moves) = (next.set.clone(), last_addresses(&next) != set.node_addresses());
@@ -178,9 +183,12 @@ impl ServiceFib {
         }
         next.set = set.clone();
         let is_same_node = next.refuse_local();
+        if !is_same_node || before.is_none() {
+            next.node_changed = generation;
+        }
         next.uplink.apply(&uplink, is_same_node, &next.refused, &next.node_addresses);
         if moves {
-            next.filter = Arc::new(Filter::of(&next));
+            next.filter = Arc::new(Filter::of(next.virtual_addresses()));
         }
         Some(Arc::new(next))
     }
@@ -191,12 +199,14 @@ impl ServiceFib {
             pages: vec![Arc::default(); PAGES].into(),
             entries: PersistentMap::new(),
             addresses: AddressSet::new(),
-            filter: Arc::new(Filter { words: Box::default() }),
+            filter: Arc::default(),
             node_addresses: Arc::default(),
             local: Arc::default(),
             refused: Box::default(),
             uplink: UplinkPorts::default(),
             revision: 0,
+            generation: Generation::default(),
+            node_changed: Generation::default(),
         }
     }
 
@@ -212,7 +222,17 @@ impl ServiceFib {
             refused: self.refused.clone(),
             uplink: self.uplink.clone(),
             revision: self.revision,
+            generation: self.generation,
+            node_changed: self.node_changed,
         }
+    }
+
+    /// The page of a destination to change, and the tag of the destination there.
+    fn change_page(&mut self, address: Address, port: u16, protocol: Protocol) -> (&mut Page, u16) {
+        let (page, tag) = page_and_tag(address, port, protocol);
+        let page = Arc::make_mut(&mut self.pages[page]);
+        page.changed = self.generation;
+        (page, tag)
     }
 
     /// Removes the destinations of a port as it was.
@@ -224,8 +244,8 @@ impl ServiceFib {
             if address != NODE {
                 self.addresses.remove(address, is_external);
             }
-            let (page, tag) = page_and_tag(address, port, name.protocol);
-            Arc::make_mut(&mut self.pages[page]).remove(tag, address, port, name.protocol);
+            let (page, tag) = self.change_page(address, port, name.protocol);
+            page.remove(tag, address, port, name.protocol);
         }
     }
 
@@ -242,8 +262,8 @@ impl ServiceFib {
             let is_guarded = after.guarded.iter().any(|at| (pack(at.ip()), at.port()) == (address, port));
             let protocol = name.protocol;
             let place = Place { address, port, protocol, is_external, is_guarded, entry: entry.clone() };
-            let (page, tag) = page_and_tag(address, port, name.protocol);
-            Arc::make_mut(&mut self.pages[page]).set(tag, place);
+            let (page, tag) = self.change_page(address, port, name.protocol);
+            page.set(tag, place);
         }
         self.entries.insert(name.clone(), entry);
     }
@@ -272,6 +292,11 @@ impl ServiceFib {
         let is_same = node_addresses == self.node_addresses && *refused == *self.refused;
         (self.node_addresses, self.refused) = (node_addresses, refused.into());
         is_same
+    }
+
+    /// All virtual addresses, and those of the node.
+    fn virtual_addresses(&self) -> impl Iterator<Item = Address> {
+        self.addresses.iter().chain(last_addresses(self).iter().map(|address| pack(*address)))
     }
 
     /// Whether an address may be a virtual one, or the node's. False for nearly all others.
@@ -348,6 +373,17 @@ impl ServiceFib {
         Some(ServiceMatch { entry: &place.entry, backends, place: id, is_guarded: place.is_guarded })
     }
 
+    /// Number of the page that has a destination.
+    pub(crate) fn page_of(&self, address: Address, protocol: Protocol, port: u16) -> u16 {
+        let is_node = self.owner(address) == Some(Owner::Node);
+        page_and_tag(if is_node { NODE } else { address }, port, protocol).0 as u16
+    }
+
+    /// By page, the last generation that may have changed what becomes of packets to its destinations.
+    pub(crate) fn page_epochs(&self) -> impl Iterator<Item = Generation> {
+        self.pages.iter().map(|page| page.changed.max(self.node_changed))
+    }
+
     /// The port at a place of this snapshot.
     #[inline]
     pub(crate) fn entry(&self, place: PlaceId) -> &PortEntry {
@@ -399,38 +435,6 @@ fn page_and_tag(address: Address, port: u16, protocol: Protocol) -> (usize, u16)
     let rest = u64::from(port) << 8 | u64::from(protocol.0);
     let hash = mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest);
     (hash as usize % PAGES, (hash >> 48) as u16)
-}
-
-/// Bits of the addresses that may be virtual ones.
-struct Filter {
-    words: Box<[u64]>,
-}
-
-impl Filter {
-    fn of(fib: &ServiceFib) -> Filter {
-        let addresses: Vec<Address> =
-            fib.addresses.iter().chain(last_addresses(fib).iter().map(|address| pack(*address))).collect();
-        let bits =
-            (addresses.len() * FILTER_BITS_PER_ADDRESS).clamp(*FILTER_BITS.start(), *FILTER_BITS.end());
-        let mut words = vec![0u64; bits.next_power_of_two() / 64];
-        for address in addresses {
-            let bit = Filter::bit(address) & (words.len() * 64 - 1);
-            words[bit / 64] |= 1 << (bit % 64);
-        }
-        Filter { words: words.into() }
-    }
-
-    #[inline]
-    fn bit(address: Address) -> usize {
-        let folded = address as u64 ^ ((address >> 64) as u64).rotate_left(29);
-        (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
-    }
-
-    #[inline]
-    fn may_have(&self, address: Address) -> bool {
-        let bit = Filter::bit(address) & (self.words.len() * 64).wrapping_sub(1);
-        self.words.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! loaded [`ServiceSet`](crate::tables::ServiceSet). [`Bindings`] is shared by the workers, and outlives the process beside
 //! the flow table.
 
+mod address_filter;
 mod address_ranges;
 mod address_set;
 mod binding_file;
@@ -18,7 +19,7 @@ mod uplink_ports;
 
 pub(crate) use binding_file::open_bindings;
 pub(crate) use bindings::{Binding, BindingEnd, BindingKey, BindingKind, BindingLookup, Bindings, Held};
-pub(crate) use fib::{Owner, PlaceId, ServiceFib, ServiceMatch};
+pub(crate) use fib::{Owner, PAGES as SERVICE_PAGES, PlaceId, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
 pub(crate) use port_entry::{BackendsFor, Pick};
 pub(crate) use source_port::SourceChoice;

@@ -6,9 +6,10 @@
 // `palisade_upcall` is there on egress: a worker takes what it reads for the pod's, so that nothing passes that the node's own
 // stack or a program of the node sends by the device.
 //
-// A record forwards a packet while the epoch of its direction is not before that of the policy of either port, while the lease
-// of the switch lasts, and where the packet needs nothing but its next hop: no fragment, no option, no SYN, FIN or RST, a
-// TTL to spare, room in the next MTU, and the Ethernet addresses of pod and switch. Everything else is an upcall.
+// A record forwards a packet while no epoch of it is before that of the policy of either port, or of its Service, while the lease
+// of the switch lasts, and where the packet needs nothing but its next hop and the translation of its Service: no fragment, no
+// option, no SYN, FIN or RST, a TTL to spare, room in the next MTU, and the Ethernet addresses of pod and switch. Everything else
+// is an upcall.
 //
 // The switch writes all maps, through a mapping, and never a record that a bucket names: see `src/xdp/offload`, which has
 // the same layout.
@@ -26,6 +27,8 @@ static long (*bpf_redirect)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirec
 static long (*bpf_redirect_peer)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
 static long (*bpf_skb_change_type)(struct __sk_buff *frame, __u32 type) = (void *)BPF_FUNC_skb_change_type;
 static long (*bpf_skb_pull_data)(struct __sk_buff *frame, __u32 bytes) = (void *)BPF_FUNC_skb_pull_data;
+static long (*bpf_l4_csum_replace)(struct __sk_buff *frame, __u32 offset, __u64 from, __u64 to, __u64 flags) =
+	(void *)BPF_FUNC_l4_csum_replace;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 
 #define BE16(number) ((__u16)((number) << 8 | (number) >> 8))
@@ -35,11 +38,15 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 #define MAPPED 0xffff0000
 #define FIRST(word) (word)
 #define SECOND(word) ((__u64)(word) << 32)
+#define FIRST_OF(words) (__u32)(words)
+#define SECOND_OF(words) (__u32)((words) >> 32)
 #else
 #define NETWORK(word) (__u16)(word)
 #define MAPPED 0xffff
 #define FIRST(word) ((__u64)(word) << 32)
 #define SECOND(word) (word)
+#define FIRST_OF(words) (__u32)((words) >> 32)
+#define SECOND_OF(words) (__u32)(words)
 #endif
 #define ETHERTYPE_IPV4 NETWORK(0x0800)
 #define ETHERTYPE_IPV6 NETWORK(0x86dd)
@@ -52,6 +59,9 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 #define IPV6_BYTES 40
 #define TCP_BYTES 20
 #define UDP_BYTES 8
+// Offsets of the checksums in these headers.
+#define TCP_CHECKSUM 16
+#define UDP_CHECKSUM 6
 // All headers that the program reads.
 #define HEADERS_BYTES (ETHERNET_BYTES + IPV6_BYTES + TCP_BYTES)
 // "More fragments", and the fragment offset.
@@ -66,24 +76,33 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 
 #define WAYS 8
 #define PORTS_MAX 1024
+#define SERVICE_EPOCHS 1024
 
-// One flow. Ends are in no order; the packets of a direction come from the end of its number.
+// One flow. Ends are in no order; the packets of a direction come from the end of its number. The client of a Service sends to
+// the front end in place of the other end, and hears from it.
 struct record {
 	__u64 addresses[2][2];
 	__u16 transport_ports[2];
 	__u8 protocol;
 	__u8 family;
-	__u16 unused;
+	// The end that is the client of a Service, and one; zero: none.
+	__u8 client;
+	__u8 unused;
 	// By direction, the generation that has evaluated it; zero: it is not offloaded.
 	__u32 epochs[2];
 	// Port of the switch that each end is behind.
 	__u16 ports[2];
-	__u8 reserved[12];
+	// Generation that has compared the flow with the Services, and the number of the Service's epoch.
+	__u32 service_epoch;
+	__u16 service;
+	__u16 front_port;
+	// Sum of the backend's address without that of the front end.
+	__u32 difference;
 	__u64 packets[2];
 	__u64 bytes[2];
 	// Segments of packets beyond the first of each.
 	__u64 segments[2];
-	__u64 rest[2];
+	__u64 front[2];
 };
 
 struct bucket {
@@ -99,6 +118,12 @@ struct port {
 	__u16 mtu;
 	__u8 own_mac[6];
 	__u16 unused;
+};
+
+struct service {
+	// The last generation that changed what becomes of packets to its destinations.
+	__u32 epoch;
+	__u32 unused;
 };
 
 struct lease {
@@ -132,6 +157,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct port);
 } ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SERVICE_EPOCHS);
+	__type(key, __u32);
+	__type(value, struct service);
+} services SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -231,20 +264,23 @@ INLINE int same(const __u64 *one, const __u64 *other)
 	return !((one[0] ^ other[0]) | (one[1] ^ other[1]));
 }
 
+// Whether the packet goes in this direction of a record's flow.
+INLINE int goes(const struct record *record, const struct packet *packet, __u32 direction)
+{
+	int by_client = record->client == direction + 1;
+	__u16 port = by_client ? record->front_port : record->transport_ports[!direction];
+
+	return record->transport_ports[direction] == packet->transport_ports[0] && port == packet->transport_ports[1] &&
+	       same(record->addresses[direction], packet->addresses[0]) &&
+	       same(by_client ? record->front : record->addresses[!direction], packet->addresses[1]);
+}
+
 // Direction of the packet in the flow of a record: 0 or 1; other numbers: it is of another flow.
 INLINE __u32 direction_in(const struct record *record, const struct packet *packet)
 {
 	if (record->protocol != packet->protocol || record->family != packet->family)
 		return 2;
-	if (record->transport_ports[0] == packet->transport_ports[0] &&
-	    record->transport_ports[1] == packet->transport_ports[1] &&
-	    same(record->addresses[0], packet->addresses[0]) && same(record->addresses[1], packet->addresses[1]))
-		return 0;
-	if (record->transport_ports[0] == packet->transport_ports[1] &&
-	    record->transport_ports[1] == packet->transport_ports[0] &&
-	    same(record->addresses[0], packet->addresses[1]) && same(record->addresses[1], packet->addresses[0]))
-		return 1;
-	return 2;
+	return goes(record, packet, 0) ? 0 : goes(record, packet, 1) ? 1 : 2;
 }
 
 INLINE int same_mac(const __u8 *one, const __u8 *other)
@@ -292,6 +328,66 @@ INLINE int read_transport(struct __sk_buff *frame, struct packet *packet, struct
 	return 1;
 }
 
+INLINE __u32 fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+// Writes an address of a record into a packet.
+INLINE void write_v6(__u32 *to, const __u64 *address)
+{
+	to[0] = FIRST_OF(address[0]);
+	to[1] = SECOND_OF(address[0]);
+	to[2] = FIRST_OF(address[1]);
+	to[3] = SECOND_OF(address[1]);
+}
+
+// Translates the packet of a client to its backend, or that of the backend to its client. The checksums that the kernel may have
+// left to the receiver are changed last: afterwards no header can be read.
+INLINE int translate(struct __sk_buff *frame, struct ethernet *ethernet, const struct record *record, const struct packet *packet,
+		     struct transport *l4, __u32 direction)
+{
+	int by_client = record->client == direction + 1;
+	const __u64 *address = by_client ? record->addresses[!direction] : record->front;
+	__u16 port = by_client ? record->transport_ports[!direction] : record->front_port;
+	__u16 before = by_client ? packet->transport_ports[1] : packet->transport_ports[0];
+	__u32 difference = by_client ? record->difference : 0xffff - record->difference;
+	__u32 field = ETHERNET_BYTES;
+	__u64 flags = 0;
+
+	if (packet->family == IPV4) {
+		struct ipv4 *ip = (void *)(ethernet + 1);
+
+		if (by_client)
+			ip->destination = SECOND_OF(address[1]);
+		else
+			ip->source = SECOND_OF(address[1]);
+		ip->checksum = ~fold((__u16)~ip->checksum + difference);
+		field += IPV4_BYTES;
+	} else {
+		struct ipv6 *ip = (void *)(ethernet + 1);
+
+		if (by_client)
+			write_v6(ip->addresses[1], address);
+		else
+			write_v6(ip->addresses[0], address);
+		field += IPV6_BYTES;
+	}
+	if (by_client)
+		l4->ports[1] = port;
+	else
+		l4->ports[0] = port;
+	if (packet->protocol == UDP) {
+		field += UDP_CHECKSUM;
+		flags = BPF_F_MARK_MANGLED_0;
+	} else {
+		field += TCP_CHECKSUM;
+	}
+	return bpf_l4_csum_replace(frame, field, 0, difference, flags | BPF_F_PSEUDO_HDR) ||
+	       bpf_l4_csum_replace(frame, field, before, port, flags | sizeof(port));
+}
+
 INLINE int upcall(void)
 {
 	return bpf_redirect(constants.upcall_index, 0);
@@ -308,6 +404,7 @@ int palisade_pod(struct __sk_buff *frame)
 	struct record *record = 0;
 	struct bucket *bucket;
 	struct lease *lease;
+	struct service *service;
 	struct port *from, *to;
 	__u32 key = constants.port, direction = 2, ip_bytes, on_wire;
 	__u64 hash;
@@ -395,6 +492,12 @@ int palisade_pod(struct __sk_buff *frame)
 		return upcall();
 	if (!record->epochs[direction] || record->epochs[direction] < from->epoch || record->epochs[direction] < to->epoch)
 		return upcall();
+	if (record->client) {
+		key = record->service;
+		service = bpf_map_lookup_elem(&services, &key);
+		if (!service || record->service_epoch < service->epoch)
+			return upcall();
+	}
 	on_wire = frame->gso_size ? packet.headers_bytes + frame->gso_size : ip_bytes;
 	if (on_wire > to->mtu)
 		return upcall();
@@ -417,6 +520,8 @@ int palisade_pod(struct __sk_buff *frame)
 	}
 	copy_mac(ethernet->destination, to->mac);
 	copy_mac(ethernet->source, to->own_mac);
+	if (record->client && translate(frame, ethernet, record, &packet, l4, direction))
+		return TC_ACT_SHOT;
 	if (frame->pkt_type != TO_HOST)
 		bpf_skb_change_type(frame, TO_HOST);
 	return bpf_redirect_peer(to->index, 0);

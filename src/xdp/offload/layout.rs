@@ -6,30 +6,43 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use crate::mem::Atomics;
 
 /// Version of this layout and of the hash. A process continues with no maps of another version.
-pub const LAYOUT: u64 = 1;
+pub const LAYOUT: u64 = 2;
 /// Flows that a bucket names at most.
 pub const WAYS: usize = 8;
 
-/// `struct record`: one flow. The ends are in no order.
+/// Epochs of Services: those of a destination's page of the lookup.
+pub const SERVICE_EPOCHS: usize = 1024;
+
+/// `struct record`: one flow. The ends are in no order. A flow to a Service has a front end too, to which its client sends in
+/// place of the backend.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Record {
     /// Address of each end in network byte order, IPv4 as `::ffff:a.b.c.d`.
     pub addresses: [[AtomicU64; 2]; 2],
-    /// Transport port of each end in network byte order, protocol and version of IP, as [`Record::head_of`] has them.
+    /// Transport port of each end in network byte order, protocol, version of IP, and which end is the client of a Service, as
+    /// [`Record::head_of`] has them.
     pub head: AtomicU64,
     /// By direction, the generation that has evaluated it; zero: it is not offloaded.
     pub epochs: [AtomicU32; 2],
     /// Port of the switch that each end is behind.
     pub ports: [AtomicU16; 2],
-    reserved: [AtomicU32; 3],
+    /// Generation that has compared the flow with the Services.
+    pub service_epoch: AtomicU32,
+    /// Number of the Service's epoch.
+    pub service: AtomicU16,
+    /// Transport port of the front end in network byte order.
+    pub front_port: AtomicU16,
+    /// Sum of the backend's address without that of the front end (RFC 1624), as 16-bit words in memory add up.
+    pub difference: AtomicU32,
     /// Packets of each direction, which the program counts for ever.
     pub packets: [AtomicU64; 2],
     /// Their bytes from the IP header on.
     pub bytes: [AtomicU64; 2],
     /// Segments of packets beyond the first of each.
     pub segments: [AtomicU64; 2],
-    rest: [AtomicU64; 2],
+    /// Address of the front end, as those of the ends.
+    pub front: [AtomicU64; 2],
 }
 
 /// `struct bucket`: numbers of records.
@@ -54,6 +67,15 @@ pub struct PortWords {
     pub own_mac: AtomicU64,
 }
 
+/// `struct service`: an epoch of Services.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ServiceWords {
+    /// The last generation that changed what becomes of packets to its destinations.
+    pub epoch: AtomicU32,
+    rest: AtomicU32,
+}
+
 /// `struct lease`.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -76,7 +98,7 @@ pub struct Counted {
 }
 
 const _: () = assert!(size_of::<Record>() == 128 && size_of::<Bucket>() == 64);
-const _: () = assert!(size_of::<PortWords>() == 24);
+const _: () = assert!(size_of::<PortWords>() == 24 && size_of::<ServiceWords>() == 8);
 const _: () = assert!(size_of::<Lease>() == 32 && size_of::<Counted>() == 64);
 
 /// Version number of a packet's IP header.
@@ -85,10 +107,30 @@ fn family(is_v4: bool) -> u8 {
 }
 
 impl Record {
-    /// The word of transport ports, protocol and family.
-    pub fn head_of(transport_ports: [u16; 2], protocol: u8, is_v4: bool) -> u64 {
+    /// The word of transport ports, protocol, family, and the number of the end that is the client of a Service.
+    pub fn head_of(transport_ports: [u16; 2], protocol: u8, is_v4: bool, client: Option<usize>) -> u64 {
         let [[a, b], [c, d]] = transport_ports.map(u16::to_be_bytes);
-        u64::from_ne_bytes([a, b, c, d, protocol, family(is_v4), 0, 0])
+        let client = client.map_or(0, |client| client as u8 + 1);
+        u64::from_ne_bytes([a, b, c, d, protocol, family(is_v4), client, 0])
+    }
+
+    /// Number of the end that is the client of a Service.
+    pub fn client(&self) -> Option<usize> {
+        let [.., client, _] = self.head.load(Relaxed).to_ne_bytes();
+        usize::from(client).checked_sub(1).filter(|client| *client < 2)
+    }
+
+    /// What has to be added to a checksum's sum when `to` takes the place of `from`: addresses as a record has them.
+    pub fn difference_of(from: [u64; 2], to: [u64; 2]) -> u32 {
+        let sum = |address: [u64; 2], flip: u16| {
+            let words = address.into_iter().flat_map(|half| (0..4).map(move |i| (half >> (16 * i)) as u16));
+            words.map(|word| u32::from(word ^ flip)).sum::<u32>()
+        };
+        let mut sum = sum(from, 0xffff) + sum(to, 0);
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum
     }
 
     /// Addresses of the ends, their transport ports, and the protocol.
@@ -116,6 +158,8 @@ unsafe impl Atomics for Record {}
 unsafe impl Atomics for Bucket {}
 // SAFETY: as above.
 unsafe impl Atomics for PortWords {}
+// SAFETY: as above.
+unsafe impl Atomics for ServiceWords {}
 // SAFETY: as above.
 unsafe impl Atomics for Lease {}
 // SAFETY: as above.
@@ -176,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_structures_are_those_of_the_program() {
-        let expected: [Expected<'_>; 4] = [
+        let expected: [Expected<'_>; 5] = [
             (
                 "record",
                 &[
@@ -184,11 +228,17 @@ mod tests {
                     ("transport_ports", offset_of!(Record, head)),
                     ("protocol", offset_of!(Record, head) + 4),
                     ("family", offset_of!(Record, head) + 5),
+                    ("client", offset_of!(Record, head) + 6),
                     ("epochs", offset_of!(Record, epochs)),
                     ("ports", offset_of!(Record, ports)),
+                    ("service_epoch", offset_of!(Record, service_epoch)),
+                    ("service", offset_of!(Record, service)),
+                    ("front_port", offset_of!(Record, front_port)),
+                    ("difference", offset_of!(Record, difference)),
                     ("packets", offset_of!(Record, packets)),
                     ("bytes", offset_of!(Record, bytes)),
                     ("segments", offset_of!(Record, segments)),
+                    ("front", offset_of!(Record, front)),
                 ],
                 size_of::<Record>(),
             ),
@@ -204,6 +254,7 @@ mod tests {
                 ],
                 size_of::<PortWords>(),
             ),
+            ("service", &[("epoch", offset_of!(ServiceWords, epoch))], size_of::<ServiceWords>()),
             (
                 "lease",
                 &[

@@ -20,7 +20,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapType};
 
-use self::layout::{Bucket, Counted, LAYOUT, Lease, PortWords, Record, Seed, WAYS};
+use self::layout::{
+    Bucket, Counted, LAYOUT, Lease, PortWords, Record, SERVICE_EPOCHS, Seed, ServiceWords, WAYS,
+};
 use super::Pins;
 use super::error::XdpError;
 use crate::limits::PORTS_MAX;
@@ -63,6 +65,8 @@ pub struct OffloadMaps {
     pub counted: HugeArray<Counted>,
     /// Ports by number.
     pub ports: HugeArray<PortWords>,
+    /// Epochs of Services.
+    pub services: HugeArray<ServiceWords>,
     /// The lease.
     pub lease: HugeArray<Lease>,
     /// Secret of the hash.
@@ -127,6 +131,8 @@ impl OffloadMaps {
             records: memory("records", flows, size_of::<Record>())?.take_shared(flows)?,
             counted: memory("counted", flows, size_of::<Counted>())?.take_shared(flows)?,
             ports: memory("ports", PORTS_MAX, size_of::<PortWords>())?.take_shared(PORTS_MAX)?,
+            services: memory("services", SERVICE_EPOCHS, size_of::<ServiceWords>())?
+                .take_shared(SERVICE_EPOCHS)?,
             seed: seed_of(&lease[0]),
             lease,
             maps: Vec::new(),

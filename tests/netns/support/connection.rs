@@ -17,9 +17,14 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn open(from: &Pod, to: &Pod) -> Connection {
-        let address = SocketAddr::new(to.v4().into(), PORT);
-        let listener = to.run(|| TcpListener::bind(address)).unwrap().unwrap();
-        let client = from.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+        Connection::open_by(from, to, SocketAddr::new(to.v4().into(), PORT))
+    }
+
+    /// Opens a connection to a port of a pod by another address of it.
+    pub(crate) fn open_by(from: &Pod, to: &Pod, by: SocketAddr) -> Connection {
+        let own = if by.is_ipv4() { to.v4().into() } else { to.v6().into() };
+        let listener = to.run(|| TcpListener::bind(SocketAddr::new(own, PORT))).unwrap().unwrap();
+        let client = from.run(|| TcpStream::connect_timeout(&by, PATIENCE)).unwrap().unwrap();
         let (server, _) = listener.accept().unwrap();
         for end in [&client, &server] {
             end.set_nodelay(true).unwrap();

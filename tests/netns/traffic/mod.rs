@@ -15,6 +15,7 @@ mod path_mtu;
 mod ping;
 mod policy;
 mod reject;
+mod service_offload;
 mod services;
 mod tap;
 mod tcp_resets;

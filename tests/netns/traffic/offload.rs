@@ -22,19 +22,19 @@ use crate::support::{
     INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from, pods_manifest, spec_of,
 };
 
-const MEGABYTES: u64 = 8 << 20;
+pub(super) const MEGABYTES: u64 = 8 << 20;
 
-fn rig(pods: &[&str]) -> Rig {
+pub(super) fn rig(pods: &[&str]) -> Rig {
     rig_of(PodPorts::Offload, pods, 1, "")
 }
 
 /// Frames that workers have received.
-fn upcalls(rig: &Rig) -> u64 {
+pub(super) fn upcalls(rig: &Rig) -> u64 {
     rig.counters().workers.values().map(|worker| worker.received).sum()
 }
 
 /// Asserts that the packets of a known flow did not come up. A pod may look for its neighbours meanwhile.
-fn assert_few(upcalls: u64) {
+pub(super) fn assert_few(upcalls: u64) {
     assert!(upcalls < 20, "{upcalls} packets came up");
 }
 
@@ -44,7 +44,7 @@ fn port_of(rig: &Rig, pod: &Pod) -> PortInfo {
 }
 
 /// The flow of a connection.
-fn flow_of(rig: &Rig, client: SocketAddr) -> FlowInfo {
+pub(super) fn flow_of(rig: &Rig, client: SocketAddr) -> FlowInfo {
     let mut flows = rig.flows(100);
     flows.retain(|flow| flow.key.src_port == client.port());
     assert_eq!(flows.len(), 1, "{flows:?}");

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// Port of the Service; its backends have [`PORT`].
-const SERVICE: u16 = 80;
+pub(super) const SERVICE: u16 = 80;
 const BYTES: u64 = 1 << 18;
 /// Fewest connections while the backends change, and fewest changes meanwhile.
 const CONNECTIONS: usize = 60;
@@ -34,7 +34,7 @@ fn rig(config: &str) -> Rig {
     Rig { switch, lab }
 }
 
-fn virtual_addresses() -> [IpAddr; 2] {
+pub(super) fn virtual_addresses() -> [IpAddr; 2] {
     ["10.96.0.1", "fd00:96::1"].map(|address| address.parse().unwrap())
 }
 
@@ -51,7 +51,7 @@ fn port(pods: &[&Pod]) -> ServicePort {
     }
 }
 
-fn table(pods: &[&Pod]) -> ServiceTable {
+pub(super) fn table(pods: &[&Pod]) -> ServiceTable {
     let ports = [Protocol::TCP, Protocol::UDP].map(|protocol| (name(protocol), port(pods)));
     ServiceTable { node_addresses: Vec::new(), ports: ports.into() }
 }

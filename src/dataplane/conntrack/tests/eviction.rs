@@ -283,6 +283,7 @@ fn a_connection_whose_handshake_the_kernel_has_completed_is_not_evicted() {
             protocol: key.protocol(),
             ports: [PortId(0), PortId(1)],
             epochs: [Some(Generation(1)); 2],
+            front: None,
         };
         offload.record(fixture.find(key).unwrap().number(), &recorded, || true);
     }

@@ -2,14 +2,16 @@
 //! shows them to be established.
 //!
 //! TCP is offloaded with the SYN-ACK, before that leaves: a connection whose third segment did it would have data overtake
-//! that segment. UDP is offloaded by direction, and as a whole once both directions were seen.
+//! that segment. UDP is offloaded by direction, and as a whole once both directions were seen; a flow to a Service only then, when
+//! its bindings are not evicted before it.
 
 use crate::dataplane::PortKind;
-use crate::dataplane::conntrack::{Entry, FlowState, Key, Side, Slot};
-use crate::dataplane::offload::{Offload, OffloadedFlow};
+use crate::dataplane::conntrack::{Entry, FlowState, FrontEnd, Key, Side, Slot};
+use crate::dataplane::offload::{Offload, OffloadedFlow, OffloadedFront};
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::pipeline::translate::forward_key;
 use crate::ids::{Generation, PortId};
 use crate::net::flow::Protocol;
 
@@ -19,7 +21,7 @@ pub(in crate::dataplane::pipeline) fn offload(batch: &Batch, context: &Context<'
     for i in 0..batch.len() {
         let Disposition::Forward(out) = batch.dispositions[i] else { continue };
         let (from, packet) = (batch.in_ports[i], &batch.packets[i]);
-        let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & !packet.translated;
+        let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment;
         let is_carried = matches!(packet.protocol, Protocol::TCP | Protocol::UDP);
         if is_plain && is_carried && from != out && offload.serves(from) && offload.serves(out) {
             offload_flow_of(packet, [from, out], context, offload);
@@ -33,14 +35,23 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
     let entry = context.conntrack.entry(slot);
     let ports = if from_low { [from, out] } else { [out, from] };
     let by_responder = entry.sender(from_low) == Side::Responder;
-    let epochs =
-        || offloaded_epochs(entry, packet.protocol, by_responder).filter(|_| entry.key() == Some(key));
-    let Some(evaluated) = epochs() else { return end(slot, context, offload) };
+    let evaluation = || {
+        let epochs = offloaded_epochs(entry, packet.protocol, by_responder)?;
+        let front = front_of(context, slot, packet, from_low)?;
+        (entry.key() == Some(key)).then_some((epochs, front))
+    };
+    let Some(evaluated) = evaluation() else { return end(slot, context, offload) };
     if offload.is_suspended() || !set_stations([from, out], context, offload) {
         return;
     }
-    let flow = flow_of(packet, from_low, ports, evaluated);
-    let is_recorded = offload.record(slot.number(), &flow, || epochs().is_some());
+    let (epochs, front) = evaluated;
+    let is_compared = front.is_none_or(|front| front.epoch.is_some());
+    if !is_compared && !offload.is_recorded(slot.number()) {
+        return;
+    }
+    let flow = OffloadedFlow { epochs, front, ..flow_of(packet, from_low, ports) };
+    let still = || evaluation().is_some_and(|(_, now)| now == front);
+    let is_recorded = offload.record(slot.number(), &flow, still);
     if is_recorded && packet.protocol == Protocol::TCP {
         entry.forget_windows();
     }
@@ -61,7 +72,7 @@ fn offloaded_epochs(
     by_responder: bool,
 ) -> Option<[Option<Generation>; 2]> {
     let words = [true, false].map(|is_low| entry.flow_word(is_low));
-    if words[0].is_translated() || words[0].is_by_node_socket() {
+    if words[0].is_by_node_socket() {
         return None;
     }
     let epochs = words.map(|word| Some(word.policy_epoch()));
@@ -75,12 +86,46 @@ fn offloaded_epochs(
     }
     match words[0].state() {
         FlowState::UdpTwoWay => Some(epochs),
-        FlowState::UdpOneWay => {
+        FlowState::UdpOneWay if !words[0].is_translated() => {
             let by_initiator = [true, false].map(|is_low| entry.sender(is_low) == Side::Initiator);
             Some([0, 1].map(|end| epochs[end].filter(|_| by_initiator[end])))
         }
         _ => None,
     }
+}
+
+/// The front end of a flow to a Service, or that there is none. `None` for a flow that stays with the workers: one with another
+/// source port, or with an address of the node.
+fn front_of(
+    context: &Context<'_>,
+    slot: Slot,
+    packet: &Packet,
+    from_low: bool,
+) -> Option<Option<OffloadedFront>> {
+    let entry = context.conntrack.entry(slot);
+    if !entry.flow_word(true).is_translated() {
+        return Some(None);
+    }
+    let FrontEnd { address, port, client_port: 0, external_port: 0 } = context.conntrack.virtual_end(slot)
+    else {
+        return None;
+    };
+    let by_client = entry.sender(from_low) == Side::Initiator;
+    let services = context.snapshot.services()?;
+    // A client's packet is compared with the Services, or its binding was since their last change.
+    let is_compared = by_client || {
+        let client = Packet { src: packet.dst, ..*packet };
+        let key = forward_key(context, &client, packet.dst_port, (address, port));
+        let bound = context.bindings.find(&key);
+        bound.is_some_and(|bound| bound.is_of(services.revision, context.now_ms))
+    };
+    Some(Some(OffloadedFront {
+        client: usize::from(by_client != from_low),
+        address,
+        port,
+        service: services.page_of(address, packet.protocol, port),
+        epoch: is_compared.then_some(context.snapshot.generation),
+    }))
 }
 
 /// Gives the program the Ethernet addresses behind both ports. Returns false where one is not known, or is not the one that the
@@ -99,17 +144,13 @@ fn set_stations(ports: [PortId; 2], context: &Context<'_>, offload: &Offload) ->
     })
 }
 
-fn flow_of(
-    packet: &Packet,
-    from_low: bool,
-    ports: [PortId; 2],
-    epochs: [Option<Generation>; 2],
-) -> OffloadedFlow {
+fn flow_of(packet: &Packet, from_low: bool, ports: [PortId; 2]) -> OffloadedFlow {
     let mut addresses = [packet.src, packet.dst];
     let mut transport_ports = [packet.src_port, packet.dst_port];
     if !from_low {
         addresses.reverse();
         transport_ports.reverse();
     }
-    OffloadedFlow { addresses, transport_ports, protocol: packet.protocol, ports, epochs }
+    let protocol = packet.protocol;
+    OffloadedFlow { addresses, transport_ports, protocol, ports, epochs: [None; 2], front: None }
 }

@@ -83,7 +83,7 @@ fn class_of(held: &Held, context: &Context<'_>) -> QuotaClass {
 
 /// Key of the binding of a client's packet, which it has sent from this port to this virtual address and port, to its backend.
 #[inline]
-pub(super) fn forward_key(
+pub(in crate::dataplane::pipeline) fn forward_key(
     context: &Context<'_>,
     packet: &Packet,
     src_port: u16,

@@ -299,6 +299,8 @@ fn translate_other(
         }
         if let Some(flow) = flow_of_binding(context, packet, &binding) {
             context.conntrack.take_forward_count(flow);
+            // The program would find the flow to the former backend by this packet.
+            context.conntrack.end_offload(flow);
         }
         context.bindings.remove(&key);
     }

@@ -19,6 +19,7 @@ mod remember;
 mod reply;
 mod tuple;
 
+pub(super) use self::bind::forward_key;
 pub(super) use self::collision::{has_flow_from_other_port, replace_source_port};
 pub(super) use self::finish::{finish_translations, restore_destinations};
 pub(in crate::dataplane) use self::forward::Translator;

@@ -86,9 +86,74 @@ fn naive_owner(table: &ServiceTable, of: IpAddr) -> Option<Owner> {
     }
 }
 
+/// Change of one port of a Service: external host, node port and backends; `None` removes it.
+type Change = Option<(Option<u8>, bool, u8)>;
+
+/// Changes the port of this number, at the addresses of a slot.
+fn play(table: &mut ServiceTable, number: u8, slot: u8, change: Change) {
+    let last = table.ports.remove(&name(number));
+    let Some((external, node_port, backends)) = change else { return };
+    let external = external.map(|host| host * 12 + slot);
+    let next = port(slot, external, node_port, backends);
+    let is_other = |(other, port): (&ServicePortName, &ServicePort)| {
+        (other.protocol == name(number).protocol && port.cluster == next.cluster).then(|| other.clone())
+    };
+    // The Service that has had the addresses gets those of this one, or is removed.
+    if let Some(other) = table.ports.iter().find_map(is_other) {
+        match last {
+            Some(last) => drop(table.ports.insert(other, last)),
+            None => drop(table.ports.remove(&other)),
+        }
+    }
+    table.ports.insert(name(number), next);
+}
+
+/// Destinations of which some have Services.
+fn destinations() -> impl Iterator<Item = SocketAddr> {
+    let hosts = (0..36).map(|host| format!("192.0.2.{host}:80"));
+    let own =
+        |n| [format!("10.96.0.{n}:80"), format!("[fd00:96::{n}]:80"), format!("192.0.2.99:{}", 30_000 + n)];
+    hosts.chain((0..12).flat_map(own)).map(|to| address(&to))
+}
+
 proptest! {
 
     #![proptest_config(crate::random::cases(256))]
+
+    /// A destination of which packets become something else has the epoch of the change, wherever a flow has looked for it.
+    #[test]
+    fn a_destination_that_changes_has_the_epoch_of_its_change(
+        steps in prop::collection::vec(
+            (0..12u8, 0..12u8, prop::option::of((prop::option::of(0..3u8), any::<bool>(), 0..5u8)), any::<bool>(), 0..3u32),
+            2..20,
+        ),
+    ) {
+        let mut table = ServiceTable::default();
+        let mut last: Option<(ServiceTable, Arc<ServiceFib>)> = None;
+        for ((number, slot, change, has_node, local), step) in steps.into_iter().zip(1..) {
+            table.node_addresses = if has_node { vec!["192.0.2.99".parse().unwrap()] } else { Vec::new() };
+            play(&mut table, number, slot, change);
+            let next = fib_with(pods(local), &table, last.as_ref().map(|(_, fib)| fib), step);
+            let Some(next) = next else {
+                last = None;
+                continue;
+            };
+            let epochs: Vec<Generation> = next.page_epochs().collect();
+            if let Some((before, fib)) = &last {
+                let answer = |table: &ServiceTable, to, protocol| {
+                    naive(table, to, protocol).map(|(name, is_external)| (table.ports[&name].clone(), is_external))
+                };
+                for to in destinations() {
+                    for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
+                        let [was, is] = [before, &table].map(|table| answer(table, to, protocol));
+                        let page = usize::from(fib.page_of(pack(to.ip()), protocol, to.port()));
+                        prop_assert!(was == is || epochs[page] == Generation(step), "{} {} {}", to, protocol.0, step);
+                    }
+                }
+            }
+            last = Some((table.clone(), next));
+        }
+    }
 
     /// Lookups after any changes agree with a walk over the document, and with a fresh layout.
     #[test]
@@ -102,30 +167,9 @@ proptest! {
         let mut last = None;
         for (step, (number, slot, change, has_node)) in steps.into_iter().enumerate() {
             table.node_addresses = if has_node { vec!["192.0.2.99".parse().unwrap()] } else { Vec::new() };
-            match change {
-                Some((external, node_port, backends)) => {
-                    let external = external.map(|host| host * 12 + slot);
-                    let next = port(slot, external, node_port, backends);
-                    let last = table.ports.remove(&name(number));
-                    let is_other = |(other, port): (&ServicePortName, &ServicePort)| {
-                        (other.protocol == name(number).protocol && port.cluster == next.cluster).then(|| other.clone())
-                    };
-                    // The Service that has had the addresses gets those of this one, or is removed.
-                    if let Some(other) = table.ports.iter().find_map(is_other) {
-                        match last {
-                            Some(last) => drop(table.ports.insert(other, last)),
-                            None => drop(table.ports.remove(&other)),
-                        }
-                    }
-                    table.ports.insert(name(number), next);
-                }
-                None => drop(table.ports.remove(&name(number))),
-            }
+            play(&mut table, number, slot, change);
             last = fib_with(pods(step as u32), &table, last.as_ref(), step as u32);
-            let hosts = (0..36).map(|host| format!("192.0.2.{host}:80"));
-            let cluster = (0..12).flat_map(|n| [format!("10.96.0.{n}:80"), format!("[fd00:96::{n}]:80"), format!("192.0.2.99:{}", 30_000 + n)]);
-            for to in hosts.chain(cluster) {
-                let to = address(&to);
+            for to in destinations() {
                 let owner = last.as_ref().and_then(|fib| fib.owner(pack(to.ip())));
                 prop_assert_eq!(owner, naive_owner(&table, to.ip()));
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
@@ -179,6 +223,7 @@ fn a_change_shares_what_it_does_not_write_and_counters_go_on() {
     let copied =
         first.pages.iter().zip(&second.pages).filter(|(one, other)| !Arc::ptr_eq(one, other)).count();
     assert!((1..=2).contains(&copied), "{copied} pages");
+    assert_eq!(second.page_epochs().filter(|epoch| *epoch == Generation(2)).count(), copied);
     assert!(Arc::ptr_eq(&first.filter, &second.filter));
     for (number, page) in second.pages.iter().enumerate() {
         let of = |place: &Place| page_and_tag(place.address, place.port, place.protocol);

@@ -1,0 +1,80 @@
+//! A flow to record, and the record that has it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::ids::{Generation, PortId};
+use crate::net::address::{Address, is_v4};
+use crate::net::flow::Protocol;
+use crate::xdp::offload::layout::{Record, address_words};
+
+/// A flow to record. The first end is the lower one of its key in conntrack.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OffloadedFlow {
+    /// Addresses of the ends.
+    pub addresses: [Address; 2],
+    /// Their transport ports.
+    pub transport_ports: [u16; 2],
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Ports of the switch that the ends are behind.
+    pub ports: [PortId; 2],
+    /// By direction, from the end of its number, the generation that has evaluated it. `None`: packets of the direction are
+    /// upcalls.
+    pub epochs: [Option<Generation>; 2],
+    /// Front end of a flow to a Service.
+    pub front: Option<OffloadedFront>,
+}
+
+/// Front end of a flow to a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OffloadedFront {
+    /// Number of the end that is the client.
+    pub client: usize,
+    /// Address to which the client sends.
+    pub address: Address,
+    /// Its port.
+    pub port: u16,
+    /// Number of the Service's epoch.
+    pub service: u16,
+    /// Generation that has compared the flow with the Services. `None`: the one before has.
+    pub epoch: Option<Generation>,
+}
+
+impl OffloadedFlow {
+    /// Writes the flow into a record that no bucket names.
+    pub(super) fn fill(&self, record: &Record) {
+        for (words, address) in record.addresses.iter().zip(self.addresses) {
+            for (word, value) in words.iter().zip(address_words(address)) {
+                word.store(value, Relaxed);
+            }
+        }
+        let client = self.front.map(|front| front.client);
+        let head = Record::head_of(self.transport_ports, self.protocol.0, is_v4(self.addresses[0]), client);
+        record.head.store(head, Relaxed);
+        for (word, port) in record.ports.iter().zip(self.ports) {
+            word.store(port.0, Relaxed);
+        }
+        if let Some(front) = &self.front {
+            let virtual_end = address_words(front.address);
+            let backend = address_words(self.addresses[1 - front.client]);
+            record.front.iter().zip(virtual_end).for_each(|(word, value)| word.store(value, Relaxed));
+            record.front_port.store(front.port.to_be(), Relaxed);
+            record.service.store(front.service, Relaxed);
+            record.service_epoch.store(0, Relaxed);
+            record.difference.store(Record::difference_of(virtual_end, backend), Relaxed);
+        }
+        self.store_epochs(record);
+    }
+
+    /// Writes the evaluation of a recorded flow.
+    pub(super) fn store_epochs(&self, record: &Record) {
+        let service_epoch = self.front.and_then(|front| front.epoch);
+        let service_epoch = service_epoch.map(|epoch| (&record.service_epoch, epoch.0));
+        let by_direction = self.epochs.map(|epoch| epoch.map_or(0, |epoch| epoch.0));
+        for (word, epoch) in record.epochs.iter().zip(by_direction).chain(service_epoch) {
+            if word.load(Relaxed) != epoch {
+                word.store(epoch, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Epochs of Services: a change of a Service makes the packets of its flows upcalls, until a worker has compared them with it.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::{CLOSED, Offload};
+use crate::dataplane::service::{SERVICE_PAGES, ServiceFib};
+use crate::xdp::offload::layout::SERVICE_EPOCHS;
+
+const _: () = assert!(SERVICE_PAGES == SERVICE_EPOCHS, "each page has an epoch");
+
+impl Offload {
+    /// Takes over the changes of the Services in a snapshot that is published. Without Services all packets of their flows are
+    /// upcalls.
+    pub(crate) fn set_services(&self, services: Option<&ServiceFib>) {
+        match services {
+            Some(services) => {
+                let epochs = services.page_epochs().map(|epoch| epoch.0);
+                self.service_epochs.iter().zip(epochs).for_each(|(word, epoch)| word.store(epoch, Relaxed));
+            }
+            None => self.service_epochs.iter().for_each(|word| word.store(CLOSED, Relaxed)),
+        }
+        if !self.held.iter().any(|held| held.load(Relaxed)) {
+            self.store_service_epochs();
+        }
+    }
+
+    /// Gives the program the epochs of Services of the published snapshot.
+    pub(super) fn store_service_epochs(&self) {
+        for (words, epoch) in self.maps.services.iter().zip(&self.service_epochs) {
+            let epoch = epoch.load(Relaxed);
+            if words.epoch.load(Relaxed) != epoch {
+                words.epoch.store(epoch, SeqCst);
+            }
+        }
+    }
+}
