@@ -52,6 +52,8 @@ pub const SLICE_ENDPOINTS_MAX: usize = 1000;
 pub const SLICE_PORTS_MAX: usize = 1000;
 /// Most addresses of one pod.
 pub const POD_ADDRESSES_MAX: usize = 8;
+/// Most ports of the node that lead to one pod.
+pub const PORT_MAPPINGS_MAX: usize = 256;
 /// Most prefixes of one address family that an uplink takes from the kernel: those of all pods, the
 /// configured ones, and those of pods of an earlier run that have not come back. The latter take at most half
 /// of them.

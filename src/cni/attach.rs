@@ -13,11 +13,11 @@ use super::error::{CniError, Code, note};
 use super::link::{PodNamespace, lasting_path, route_from_node, routes_of};
 use super::record::{LOCK_PATIENCE, NodeRoutes, Part, Record, Records, mac_of, port_name};
 use super::result::{CniResult, Interface, Ip};
-use crate::control::protocol::Status;
+use crate::control::protocol::{PodInfo, Status};
 use crate::control::{Client, ClientError};
 use crate::dataplane::{Backend, Bandwidth, GATEWAY_V4, GATEWAY_V6};
 use crate::netlink::{self, NetworkNamespace, raise_host_end};
-use crate::tables::PodName;
+use crate::tables::{PodName, PortMapping};
 use crate::xdp::mtu_of_this_kernel;
 
 /// MTU of routes to the outside without an uplink: that of an Ethernet.
@@ -147,6 +147,7 @@ impl Attacher<'_> {
             mtu: self.config.mtu.unwrap_or_else(mtu_of_this_kernel),
             addresses: Vec::new(),
             bandwidth: enforced_bandwidth(self.config.bandwidth, status.backend),
+            port_mappings: served_mappings(&self.config.port_mappings, status.backend),
             node: None,
             arguments: self.environment.arguments.clone(),
             config,
@@ -231,17 +232,23 @@ impl Attacher<'_> {
         }
     }
 
-    /// Attaches the pod. Another attachment of this plugin with its name or one of its addresses gives way if its
-    /// container is gone.
+    /// Attaches the pod. Another attachment of this plugin with its name, one of its addresses or one of its ports of the node
+    /// gives way if its container is gone.
     fn put_pod(&self, record: &Record) -> Result<(), CniError> {
         let (pod, request) = (&record.pod, &record.pod_request());
         let refused = match self.switch.put_pod(pod, request) {
             Err(error) if error.status() == Some(409) => error,
             other => return Ok(other.map(drop)?),
         };
-        let has_conflict = |other: &IpAddr| request.addresses.contains(other);
+        let has_address = |other: &IpAddr| request.addresses.contains(other);
+        let has_port = |other: &PortMapping| request.port_mappings.iter().any(|own| own.overlaps(other));
+        let has_conflict = |info: &&PodInfo| {
+            info.pod == *pod
+                || info.addresses.iter().any(has_address)
+                || info.port_mappings.iter().any(has_port)
+        };
         let pods = self.switch.pods()?;
-        let others = pods.iter().filter(|info| info.pod == *pod || info.addresses.iter().any(has_conflict));
+        let others = pods.iter().filter(has_conflict);
         let ports: Vec<&str> = others.map(|info| info.port.as_str()).collect();
         let remover = self.remover().until(Instant::now() + OTHERS_BUDGET);
         let recorded = [Part::Pending, Part::Attached].map(|part| self.records.list(part)).concat();
@@ -342,6 +349,17 @@ fn enforced_bandwidth(bandwidth: Bandwidth, backend: Backend) -> Bandwidth {
     }
     note(&format!("runtimeConfig.bandwidth: {bandwidth}: has no effect with the backend {backend}"));
     Bandwidth::default()
+}
+
+/// Ports of the node that the backend serves. A pod without them is better than none.
+fn served_mappings(mappings: &[PortMapping], backend: Backend) -> Vec<PortMapping> {
+    if backend == Backend::AfXdp || mappings.is_empty() {
+        return mappings.to_vec();
+    }
+    note(&format!(
+        "runtimeConfig.portMappings: have no effect with the backend {backend}: chain the plugin portmap"
+    ));
+    Vec::new()
 }
 
 /// Gateways of pods: the addresses of the switch, and those of every pod's own link where it has none of a family. The

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
@@ -16,6 +17,7 @@ use crate::control::DEFAULT_SOCKET;
 use crate::dataplane::{Bandwidth, Bits};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
+use crate::tables::PortMapping;
 
 /// Most bytes of a configuration. GC lists every attachment of the node, some hundred bytes each.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
@@ -99,6 +101,8 @@ pub struct NetworkConfig {
     pub mac: Option<Mac>,
     /// Bandwidth that the runtime asks for (capability `bandwidth`).
     pub bandwidth: Bandwidth,
+    /// Ports of the node that the runtime asks for (capability `portMappings`).
+    pub port_mappings: Vec<PortMapping>,
     /// Result of the plugins before, or of ADD for CHECK and DEL.
     pub previous: Option<CniResult>,
     /// The configuration as it came, for the IPAM plugin.
@@ -121,9 +125,37 @@ struct Keys {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct RuntimeConfig {
     mac: Option<Mac>,
     bandwidth: Option<RuntimeBandwidth>,
+    port_mappings: Option<Vec<RuntimePortMapping>>,
+}
+
+/// Element of the capability `portMappings` (the conventions of CNI). Host port 0 maps nothing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RuntimePortMapping {
+    host_port: u16,
+    container_port: u16,
+    #[serde(default)]
+    protocol: String,
+    #[serde(default, rename = "hostIP")]
+    host_ip: String,
+}
+
+impl RuntimePortMapping {
+    fn mapping(&self) -> Option<Result<PortMapping, String>> {
+        let RuntimePortMapping { host_port, container_port, protocol, host_ip } = self;
+        let mapping = || {
+            let protocol = if protocol.is_empty() { "tcp" } else { protocol };
+            let mapping: PortMapping = format!("{host_port}:{container_port}/{protocol}").parse()?;
+            let address = Some(host_ip).filter(|text| !text.is_empty()).map(|text| text.parse::<IpAddr>());
+            let address = address.transpose().map_err(|_| format!("hostIP {host_ip:?} is no address"))?;
+            Ok(PortMapping { address: address.filter(|address| !address.is_unspecified()), ..mapping })
+        };
+        (*host_port != 0).then(mapping)
+    }
 }
 
 /// Least burst that stands for none: the annotations of Kubernetes have no burst, and runtimes pass the largest number of
@@ -225,6 +257,14 @@ impl NetworkConfig {
         if let Err((field, reason)) = bandwidth.check() {
             return Err(invalid(format!("runtimeConfig.bandwidth: {field} {reason}")));
         }
+        let mappings = keys.runtime_config.port_mappings.iter().flatten();
+        let mut port_mappings = mappings
+            .filter_map(RuntimePortMapping::mapping)
+            .collect::<Result<Vec<PortMapping>, String>>()
+            .map_err(|reason| invalid(format!("runtimeConfig.portMappings: {reason}")))?;
+        // Runtimes repeat a mapping for each family.
+        port_mappings.sort_unstable();
+        port_mappings.dedup();
         let socket = absolute("socket", keys.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()))?;
         let beside = || directory_beside(&socket);
         let directory = absolute("directory", keys.directory.unwrap_or_else(beside))?;
@@ -242,6 +282,7 @@ impl NetworkConfig {
             wait_for_policy: keys.wait_for_policy,
             mac,
             bandwidth,
+            port_mappings,
             previous,
             raw,
         })

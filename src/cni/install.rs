@@ -16,13 +16,16 @@ pub(super) const PROGRAM: &str = "palisade-cni";
 const CONFLIST: &str = "05-palisade.conflist";
 /// Most bytes of a configuration.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Configuration of an installation without one: addresses from the switch's `pod_prefixes`, published ports by portmap.
+/// Configuration of an installation without one: addresses from the switch's `pod_prefixes`, published ports by the switch.
 pub(super) const DEFAULT: &str = r#"{
   "cniVersion": "1.0.0",
   "name": "palisade",
   "plugins": [
-    {"type": "palisade-cni", "ipam": {"type": "host-local"}, "capabilities": {"bandwidth": true}},
-    {"type": "portmap", "capabilities": {"portMappings": true}}
+    {
+      "type": "palisade-cni",
+      "ipam": {"type": "host-local"},
+      "capabilities": {"bandwidth": true, "portMappings": true}
+    }
   ]
 }
 "#;

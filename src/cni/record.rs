@@ -28,7 +28,7 @@ use super::result::CniResult;
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::dataplane::{Bandwidth, PortKind};
 use crate::net::mac::Mac;
-use crate::tables::PodName;
+use crate::tables::{PodName, PortMapping};
 
 /// Most bytes of a record.
 const RECORD_BYTES_MAX: u64 = 256 << 10;
@@ -72,6 +72,9 @@ pub(super) struct Record {
     /// Bandwidth of the pod.
     #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
     pub bandwidth: Bandwidth,
+    /// Ports of the node that lead to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<PortMapping>,
     /// Interface of the node with routes to the addresses, and their gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeRoutes>,
@@ -113,6 +116,7 @@ impl Record {
             mtu: 0,
             addresses: Vec::new(),
             bandwidth: Bandwidth::default(),
+            port_mappings: Vec::new(),
             node: None,
             arguments: String::new(),
             config: Map::new(),
@@ -143,7 +147,8 @@ impl Record {
     pub(super) fn pod_request(&self) -> PodRequest {
         let port = port_name(&self.attachment());
         let addresses = self.addresses.clone();
-        PodRequest { port, addresses, mac: Some(self.mac), bandwidth: self.bandwidth }
+        let (bandwidth, port_mappings) = (self.bandwidth, self.port_mappings.clone());
+        PodRequest { port, addresses, mac: Some(self.mac), bandwidth, port_mappings }
     }
 }
 

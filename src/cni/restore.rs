@@ -58,6 +58,10 @@ fn attach(switch: &Switch, record: &Record) -> Result<(), ApiError> {
         tracing::warn!(pod = %record.pod, "the bandwidth of the pod has no effect with this backend");
         request.bandwidth = Bandwidth::default();
     }
+    if !request.port_mappings.is_empty() && switch.require_rates().is_err() {
+        tracing::warn!(pod = %record.pod, "the published ports of the pod have no effect with this backend");
+        request.port_mappings.clear();
+    }
     match switch.put_pod(&record.pod, &request) {
         Ok(_) => Ok(()),
         // The interface stays closed to the container.

@@ -28,7 +28,7 @@ use crate::dataplane::{
     Backend, Bandwidth, ConntrackSettings, Gateway, Mac, Polling, PortKind, Scheduling, Settings,
     Timeouts as TimeoutSettings,
 };
-use crate::tables::PodName;
+use crate::tables::{PodName, PortMapping};
 
 pub use cni::Cni;
 pub use control::Control;
@@ -203,6 +203,9 @@ pub struct PortConfig {
     /// Bandwidth of the pod.
     #[serde(default)]
     pub pod_bandwidth: Bandwidth,
+    /// Ports of the node that lead to this pod.
+    #[serde(default)]
+    pub pod_port_mappings: Vec<PortMapping>,
 }
 
 /// `[conntrack]`: connection tracking.

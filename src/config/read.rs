@@ -115,6 +115,7 @@ impl PortConfig {
             "addresses" => "pod_addresses",
             "mac" => "pod_mac",
             "bandwidth" => "pod_bandwidth",
+            "port_mappings" => "pod_port_mappings",
             other => other,
         };
         let say = |field: &str, reason: &dyn std::fmt::Display| format!(".{field}: {reason}");
@@ -131,9 +132,10 @@ impl PortConfig {
             },
             None if !self.pod_addresses.is_empty()
                 || self.pod_mac.is_some()
-                || !self.pod_bandwidth.is_unlimited() =>
+                || !self.pod_bandwidth.is_unlimited()
+                || !self.pod_port_mappings.is_empty() =>
             {
-                Err(": has pod_addresses, pod_mac or pod_bandwidth, and no pod: add pod = \"NAMESPACE/NAME\""
+                Err(": has keys of a pod (pod_addresses, pod_mac and others), and no pod: add pod = \"NAMESPACE/NAME\""
                     .to_owned())
             }
             None => Ok(()),

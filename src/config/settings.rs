@@ -97,6 +97,11 @@ impl Config {
         if self.ports.iter().any(|port| !port.pod_bandwidth.is_unlimited()) {
             return Some("ports.pod_bandwidth needs the backend af-xdp: the rules of nftables limit no rate");
         }
+        if self.ports.iter().any(|port| !port.pod_port_mappings.is_empty()) {
+            return Some(
+                "ports.pod_port_mappings needs the backend af-xdp: with nftables the kernel translates",
+            );
+        }
         if !self.masquerade.addresses.is_empty() {
             return Some(
                 "masquerade.addresses needs the backend af-xdp: with nftables the kernel masquerades",
@@ -136,7 +141,8 @@ impl Config {
             tunnel: self.tunnel_settings(),
             ipfix: self.ipfix.settings(),
             pin_directory: self.xdp.pin_directory.clone(),
-            socket_cgroup: self.services.replace_kube_proxy.then(|| self.services.cgroup.clone()),
+            replaces_kube_proxy: self.services.replace_kube_proxy,
+            socket_cgroup: self.services.cgroup.clone(),
         }
     }
 
@@ -167,6 +173,7 @@ impl PortConfig {
             addresses: self.pod_addresses.clone(),
             mac: self.pod_mac,
             bandwidth: self.pod_bandwidth,
+            port_mappings: self.pod_port_mappings.clone(),
         };
         self.pod.clone().map(|pod| (pod, request))
     }

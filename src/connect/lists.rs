@@ -116,7 +116,10 @@ impl Lists {
             .flat_map(|number| node.iter().map(move |address| SocketAddr::new(*address, number)));
         let groups = [
             (port.cluster.clone(), &port.internal_backends),
-            (external.chain(node_ports).collect::<Vec<SocketAddr>>(), outer),
+            (
+                external.chain(node_ports).chain(port.mapped.iter().copied()).collect::<Vec<SocketAddr>>(),
+                outer,
+            ),
         ];
         let mut lists = Vec::new();
         for ((ends, backends), is_v4) in

@@ -8,7 +8,7 @@ use crate::dataplane::{Backend, FlowsLeft, NotTaken, PortError, PortKind};
 use crate::ids::Generation;
 use crate::limits::{CAPTURES_MAX, FOLLOWERS_MAX, ROUTES_MAX};
 use crate::policy::testcase::ProbeError;
-use crate::tables::{PodName, ServicesError, TablesError};
+use crate::tables::{PodName, PortMapping, ServicesError, TablesError};
 
 /// Reason for which the switch rejects a request.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +160,14 @@ pub enum ApiError {
         /// Name of its port.
         port: String,
     },
+    /// A port of the node leads to another pod.
+    #[error("port {mapping} of the node already leads to pod {pod}: give each pod ports of its own")]
+    PortMappingTaken {
+        /// The port.
+        mapping: PortMapping,
+        /// The other pod.
+        pod: PodName,
+    },
     /// Another owner has the address.
     #[error("address {address} already belongs to {owner}: give every pod addresses of its own")]
     AddressTaken {
@@ -253,6 +261,7 @@ impl ApiError {
             | ApiError::PortHasPod { .. }
             | ApiError::PodExists { .. }
             | ApiError::AddressTaken { .. }
+            | ApiError::PortMappingTaken { .. }
             | ApiError::RouteExists { .. }
             | ApiError::TooManyRoutes
             | ApiError::NoBase

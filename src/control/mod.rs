@@ -28,6 +28,7 @@ mod validation;
 mod background;
 mod flows;
 mod interface_monitor;
+mod served_services;
 mod server;
 
 mod client;

@@ -76,7 +76,7 @@ use crate::dataplane::{
     PortReport, PortSpec, WorkerCounters,
 };
 use crate::ids::{AttachmentId, Generation};
-use crate::tables::{PodName, TablesDiff};
+use crate::tables::{PodName, PortMapping, TablesDiff};
 
 pub use self::configuration::{ConfigurationReport, ReloadRequested};
 pub use self::flows::{
@@ -374,7 +374,7 @@ pub struct PortInfo {
 }
 
 /// Pod to attach.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodRequest {
     /// Name of its port.
@@ -387,6 +387,9 @@ pub struct PodRequest {
     /// Bandwidth of the pod.
     #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
     pub bandwidth: Bandwidth,
+    /// Ports of the node that lead to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<PortMapping>,
 }
 
 /// Pod of this node.
@@ -405,6 +408,9 @@ pub struct PodInfo {
     /// Bandwidth of the pod.
     #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
     pub bandwidth: Bandwidth,
+    /// Ports of the node that lead to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<PortMapping>,
     /// Whether the loaded tables know the pod. Traffic of an unknown pod is dropped, or passes with `fail =
     /// "open"`.
     pub known: bool,

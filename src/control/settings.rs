@@ -34,8 +34,10 @@ pub struct SwitchSettings {
     pub tunnel: Option<TunnelSettings>,
     /// Directory of a BPF file system that keeps what outlives the process.
     pub pin_directory: PathBuf,
-    /// Directory of the cgroup2 hierarchy of the node's processes, whose sockets get the Services. None: they do not.
-    pub socket_cgroup: Option<PathBuf>,
+    /// Whether the node has no kube-proxy: its own sockets get all Services, and not the ports of pods alone.
+    pub replaces_kube_proxy: bool,
+    /// Directory of the cgroup2 hierarchy of the node's processes.
+    pub socket_cgroup: PathBuf,
     /// Export of flows to a collector, if there is one.
     pub ipfix: Option<IpfixSettings>,
 }

@@ -10,6 +10,7 @@ use super::protocol::{
 };
 use ipnet::IpNet;
 
+use super::served_services::{Parts, ServedServices};
 use super::{ApiError, CoverageCheck, PortRoute, SwitchSettings};
 use crate::dataplane::{
     DesiredState, Masquerade, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route,
@@ -17,7 +18,7 @@ use crate::dataplane::{
 };
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::netlink::NodeRoute;
-use crate::tables::{PodName, RuleTables, ServiceSet};
+use crate::tables::{PodName, PortMapping, RuleTables, ServiceSet};
 
 /// Ports, pods and tables of one generation.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +41,8 @@ pub(super) struct State {
     pub(super) routes: Arc<[PortRoute]>,
     /// Loaded Services.
     pub(super) services: Option<LoadedServices>,
+    /// Services that the switch serves.
+    pub(super) served: ServedServices,
 }
 
 /// Loaded Services.
@@ -116,13 +119,35 @@ impl State {
             node,
             pod_prefixes: settings.pod_prefixes.clone(),
             routes: routes.collect(),
-            services: self.services.as_ref().map(|loaded| loaded.set.clone()),
+            services: self.served.all.clone(),
+            services_awaited: self.services.is_none() && self.served.all.is_some(),
             masquerade: settings
                 .masquerade
                 .as_ref()
                 .map(|configured| self.masquerade(configured, &settings.pod_prefixes)),
             tunnel: settings.tunnel.clone(),
         }
+    }
+
+    /// The Services that the switch serves in this state: those before, if nothing has changed.
+    pub(super) fn serve(&self, before: &ServedServices) -> ServedServices {
+        let loaded = self.services.as_ref().map(|loaded| loaded.set.clone());
+        let of_services = loaded.iter().flat_map(|set| set.node_addresses());
+        let of_host_port = self.host_port().into_iter().flat_map(|(_, port)| &port.node_addresses);
+        let has_addresses = of_services.clone().next().is_some();
+        let node_addresses: Vec<IpAddr> =
+            if has_addresses { of_services.copied().collect() } else { of_host_port.copied().collect() };
+        let mappings = self.pods.iter().flat_map(|(name, pod)| {
+            let of = |mapping: &PortMapping| (name.clone(), pod.request.addresses.clone(), *mapping);
+            pod.request.port_mappings.iter().map(of).collect::<Vec<_>>()
+        });
+        before.next(Parts { mappings: mappings.collect(), node_addresses, loaded })
+    }
+
+    /// The pod that a port of the node leads to, or overlaps with.
+    pub(super) fn pod_with_mapping(&self, mapping: &PortMapping) -> Option<&PodName> {
+        let has = |pod: &PodRecord| pod.request.port_mappings.iter().any(|other| other.overlaps(mapping));
+        self.pods.iter().find(|(_, pod)| has(pod)).map(|(name, _)| name)
     }
 
     /// Masquerading, with the pods of this node, and with other nodes and their pods, as exceptions.
@@ -349,6 +374,7 @@ impl State {
             addresses: request.addresses.clone(),
             mac: request.mac,
             bandwidth: request.bandwidth,
+            port_mappings: request.port_mappings.clone(),
             known: policy.is_some(),
             warnings: warning.into_iter().collect(),
         }

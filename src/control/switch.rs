@@ -285,6 +285,7 @@ impl Switch {
             return Err(ApiError::PortHasPod { port: request.port.clone(), pod: pod.clone() });
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
+        self.check_port_mappings(&next, request)?;
         let attachment = writer.next_attachment()?;
         let pod = PodRecord { attachment, request: request.clone(), draining: false };
         let info = next.pod_info(name, &pod, self.settings.fail_open);
@@ -388,6 +389,7 @@ impl Switch {
     }
 
     pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
+        next.served = next.serve(&self.state.load().served);
         let published = self.dataplane.publish(next.desired(&self.settings));
         // A late worker takes the generation when it goes on, or the switch ends. The state is current in
         // either case.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::protocol::{PodRequest, PortRequest};
 use super::{ApiError, PortRoute};
 use crate::dataplane::{Bandwidth, Mac, PortKind, PortSpec};
-use crate::limits::{MTU_MAX, POD_ADDRESSES_MAX};
-use crate::tables::PodName;
+use crate::limits::{MTU_MAX, POD_ADDRESSES_MAX, PORT_MAPPINGS_MAX};
+use crate::tables::{PodName, PortMapping};
 
 /// Most bytes of a port's name.
 const PORT_NAME_BYTES_MAX: usize = 63;
@@ -134,6 +134,7 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
     }
     addresses_are_usable(&request.addresses)?;
     validate_bandwidth(&request.bandwidth)?;
+    validate_port_mappings(&request.port_mappings)?;
     match request.mac {
         Some(mac) if !mac.is_unicast() => {
             Err(ApiError::Field { field: "mac", reason: format!("{mac} is not the address of one station") })
@@ -150,6 +151,19 @@ pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) ->
 pub(crate) fn validate_bandwidth(bandwidth: &Bandwidth) -> Result<(), ApiError> {
     let wrong = |(field, reason)| ApiError::Field { field: "bandwidth", reason: format!("{field} {reason}") };
     bandwidth.check().map_err(wrong)
+}
+
+fn validate_port_mappings(mappings: &[PortMapping]) -> Result<(), ApiError> {
+    let wrong = |reason: String| Err(ApiError::Field { field: "port_mappings", reason });
+    if mappings.len() > PORT_MAPPINGS_MAX {
+        return wrong(format!("a pod has at most {PORT_MAPPINGS_MAX}, these are {}", mappings.len()));
+    }
+    for (i, mapping) in mappings.iter().enumerate() {
+        if let Some(other) = mappings[..i].iter().find(|other| other.overlaps(mapping)) {
+            return wrong(format!("{mapping} and {other} are the same port of the node"));
+        }
+    }
+    Ok(())
 }
 
 /// Validates a route on its own.

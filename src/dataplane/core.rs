@@ -240,7 +240,7 @@ impl Core {
         // next process does not know.
         endpoints.save(&desired, &snapshot);
         let (generation, rules) = (snapshot.generation, snapshot.rules().cloned());
-        let has_services = desired.services.is_some();
+        let has_services = desired.has_services();
         let old = self.shared.snapshot.publish(snapshot);
         if has_services {
             self.shared.bindings.note_services();

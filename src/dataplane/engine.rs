@@ -85,8 +85,8 @@ impl Dataplane {
     /// Sets the ports of Services that an uplink takes from the kernel to those of the published snapshot. Those of an earlier
     /// run stay while Services are awaited.
     pub(super) fn set_services(&self, port: &mut OpenPort) {
-        let Some(services) = self.core.uplink_services() else { return };
-        if let Err(error) = port.attachment.set_services(&services) {
+        let (services, keeps_others) = self.core.uplink_services();
+        if let Err(error) = port.attachment.set_services(&services, keeps_others) {
             tracing::error!(
                 interface = port.interface.name,
                 "an uplink does not take all that is for Services: {error}"
@@ -96,7 +96,7 @@ impl Dataplane {
 
     /// Returns the ports of Services of an earlier run to the kernel, if no Services have been loaded in time.
     pub(super) fn release_services(&self, port: &mut OpenPort) {
-        if self.core.desired().services.is_none() {
+        if !self.core.desired().has_services() {
             self.set_services(port);
         }
     }

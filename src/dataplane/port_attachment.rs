@@ -156,10 +156,15 @@ impl PortAttachment {
         }
     }
 
-    /// Sets the ports of Services that an uplink takes from the kernel.
-    pub(super) fn set_services(&mut self, services: &Arc<ServiceDestinations>) -> Result<(), XdpError> {
+    /// Sets the ports of Services that an uplink takes from the kernel. With `keeps_others` those of the process before stay beside
+    /// them.
+    pub(super) fn set_services(
+        &mut self,
+        services: &Arc<ServiceDestinations>,
+        keeps_others: bool,
+    ) -> Result<(), XdpError> {
         match self {
-            PortAttachment::Program(program) => program.set_services(services),
+            PortAttachment::Program(program) => program.set_services(services, keeps_others),
             PortAttachment::Tap(..) | PortAttachment::Offloaded(_) => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LabError;
 use crate::control::protocol::{PodRequest, PortRequest};
-use crate::dataplane::{Bandwidth, Mac, PortKind};
+use crate::dataplane::{Mac, PortKind};
 use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
 use crate::tables::PodName;
 use crate::xdp::mtu_of_this_kernel;
@@ -119,7 +119,7 @@ impl PodPlan {
             port: self.host_interface.clone(),
             addresses: self.addresses.clone(),
             mac: Some(self.mac),
-            bandwidth: Bandwidth::default(),
+            ..PodRequest::default()
         }
     }
 

@@ -47,6 +47,6 @@ pub use prefix_table::PrefixTable;
 pub use route::RouteTable;
 pub use row_store::Service;
 pub use services::{
-    HealthCheck, ServicePort, ServicePortName, ServiceSet, ServiceTable, ServicesDiff, ServicesError,
-    VirtualEndpoint,
+    HealthCheck, PortMapping, ServicePort, ServicePortName, ServiceSet, ServiceTable, ServicesDiff,
+    ServicesError, VirtualEndpoint,
 };

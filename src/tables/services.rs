@@ -5,6 +5,7 @@
 
 mod endpoint;
 mod error;
+mod port_mapping;
 mod set;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::net::flow::Protocol;
 
 pub use endpoint::VirtualEndpoint;
 pub use error::ServicesError;
+pub use port_mapping::PortMapping;
 pub use set::ServiceSet;
 
 /// Name of one port of a Service: `namespace/name:port`, without `:port` if the port has no name.
@@ -60,10 +62,13 @@ pub struct ServicePort {
     pub source_ranges: Vec<IpNet>,
     /// Port on each of the node's addresses (`nodePort`).
     pub node_port: Option<u16>,
+    /// Addresses of the node itself with a port that leads here: those of a [`PortMapping`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mapped: Vec<SocketAddr>,
     /// Backends of `cluster` (`internalTrafficPolicy` and hints applied), with the target port. A backend that
     /// is in neither list takes no new flow.
     pub internal_backends: Vec<SocketAddr>,
-    /// Backends of `external` and `node_port` (`externalTrafficPolicy` and hints applied).
+    /// Backends of `external`, `node_port` and `mapped` (`externalTrafficPolicy` and hints applied).
     pub external_backends: Vec<SocketAddr>,
     /// The same for packets of this node's pods and of the node itself: "Even if the external traffic policy is
     /// 'Local', we need Cluster endpoints to implement short circuiting" (`UsesClusterEndpoints` of kube-proxy).

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Server, Switch, SwitchSettings};
-use palisade::dataplane::Bandwidth;
 use palisade::dataplane::{
     Counters, DataplaneApi, DecisionCount, DesiredState, FlowCounters, FlowInfo, FlowPath, FlowTableReport,
     FlowsLeft, NotTaken, PortCounters, PortError, PortKind, PortReport, PortSpec, StuckWorker,
@@ -261,6 +260,6 @@ pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {
         port: port.to_owned(),
         addresses: vec![address.parse().unwrap()],
         mac: None,
-        bandwidth: Bandwidth::default(),
+        ..PodRequest::default()
     }
 }

@@ -24,6 +24,7 @@ mod ipfix;
 mod ipfix_collector;
 mod metrics;
 mod packaging;
+mod port_mappings;
 mod problems;
 mod protocol;
 #[path = "../common/random.rs"]

@@ -112,6 +112,7 @@ fn desired(policies: Policies) -> DesiredState {
         pod_prefixes: Vec::new(),
         routes: Vec::new(),
         services: None,
+        services_awaited: false,
         masquerade: None,
         tunnel: None,
     }

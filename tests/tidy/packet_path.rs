@@ -106,6 +106,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         &["format!", "vec!["],
         "the header of the file, read when it is opened",
     ),
+    ("dataplane/service/address_filter", &["vec!["], "a generation, made by the control side"),
     ("dataplane/service/address_set", &["vec!["], "a generation, made by the control side"),
     ("dataplane/service/fib", &["vec![", "Vec::new("], "a generation, made by the control side"),
     ("dataplane/service/maglev", &["vec!["], "a generation, made by the control side"),
@@ -113,6 +114,11 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         "tables/services/set",
         &["Box::new(", "to_vec(", "format!"],
         "the check of a document; packets only search it",
+    ),
+    (
+        "tables/services/port_mapping",
+        &["format!", "vec!["],
+        "a document and its text; packets only search it",
     ),
     ("dataplane/worker/handoff", &["Box::new(", "Vec::new(", "vec!["], "made with the port"),
     (

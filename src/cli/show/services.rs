@@ -1,12 +1,14 @@
 //! Command `palisade show services`.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 
 use crate::cli::CliError;
 use crate::cli::output::{Output, grouped, json, or_dash, render, table, text};
 use crate::control::Client;
 use crate::control::protocol::{ServiceReport, ServicesReport};
 use crate::printable;
+use crate::tables::PodName;
 
 /// Most backends of a port to list. Their number is always shown, and JSON has all.
 const BACKENDS_SHOWN: usize = 8;
@@ -46,7 +48,31 @@ fn tables(report: &ServicesReport) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "node ports are served at {addresses}");
     }
+    if !report.port_mappings.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "\n{}", mappings(&report.port_mappings));
+    }
     out
+}
+
+/// Ports of the node that lead to pods.
+fn mappings(found: &[ServiceReport]) -> String {
+    let mut mappings = table(["port of the node", "protocol", "pod", "leads to", "flows"]);
+    for ServiceReport { service, port, flows_opened, .. } in found {
+        let lines = |list: &[SocketAddr]| -> String {
+            let lines: Vec<String> = list.iter().map(ToString::to_string).collect();
+            lines.join("\n")
+        };
+        let pod = PodName::new(&service.namespace, &service.name).to_string();
+        mappings.add_row([
+            lines(&port.mapped),
+            service.protocol.to_string(),
+            printable::line(&pod).into_owned(),
+            lines(&port.internal_backends),
+            grouped(*flows_opened),
+        ]);
+    }
+    render(&mappings, "")
 }
 
 /// Backends with their flows, one a line. A backend that only some virtual addresses have says which.

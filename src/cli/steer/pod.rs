@@ -11,7 +11,7 @@ use crate::cli::show;
 use crate::cli::{CliError, SocketArguments};
 use crate::control::protocol::PodRequest;
 use crate::dataplane::{Bandwidth, Bits, Mac};
-use crate::tables::PodName;
+use crate::tables::{PodName, PortMapping};
 
 /// Attach, detach and list pods of the running switch
 ///
@@ -52,6 +52,9 @@ enum PodCommand {
         mac: Option<Mac>,
         #[command(flatten)]
         bandwidth: BandwidthArguments,
+        /// Port of the node that leads to the pod, such as 8080:80/tcp; may be given several times
+        #[arg(long = "port-mapping", value_name = "[ADDRESS:]PORT:POD_PORT[/PROTOCOL]")]
+        port_mappings: Vec<PortMapping>,
     },
     /// Change the bandwidth of an attached pod; a direction without a rate has no limit
     Limit {
@@ -98,12 +101,13 @@ impl BandwidthArguments {
 pub(in crate::cli) fn pod(arguments: &PodArguments) -> Result<ExitCode, CliError> {
     let (client, output) = (arguments.socket.client(), arguments.output);
     match &arguments.command {
-        PodCommand::Attach { pod, port, addresses, mac, bandwidth } => {
+        PodCommand::Attach { pod, port, addresses, mac, bandwidth, port_mappings } => {
             let request = PodRequest {
                 port: port.clone(),
                 addresses: addresses.clone(),
                 mac: *mac,
                 bandwidth: bandwidth.bandwidth(),
+                port_mappings: port_mappings.clone(),
             };
             let info = client.put_pod(pod, &request)?;
             if output == Output::Json {

@@ -1,7 +1,6 @@
-//! Thread that gives the node's own sockets the Services of the switch, where no kube-proxy does it.
+//! Thread that gives the node's own sockets the Services of the switch: beside a kube-proxy the ports of pods alone.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,20 +18,16 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Gives the sockets of the calling thread's network namespace the Services of a switch. They keep the last ones when the thread
-/// ends. Without the setting, those of an earlier start are taken away.
+/// ends. Those of an earlier start are taken away if there are none for them.
 pub(crate) fn keep_node_sockets(switch: &Arc<Switch>) -> io::Result<Periodic> {
     let switch = switch.clone();
     Periodic::start("palisade-sockets", move |ticks| {
         avoid_worker_cores(&switch.settings.cores);
-        let Some(cgroup) = &switch.settings.socket_cgroup else { return detach_node_sockets(&switch) };
         let mut sockets: Option<NodeSockets> = None;
         // Those that the sockets have, or have failed to get, and the time of a failure.
         let mut last: Option<(Arc<ServiceSet>, Option<Instant>)> = None;
         while ticks.wait(INTERVAL) {
-            let Some(services) = switch.state.load().services.as_ref().map(|loaded| loaded.set.clone())
-            else {
-                continue;
-            };
+            let Some(services) = services_for_sockets(&switch) else { continue };
             let is_current = last.as_ref().is_some_and(|(last, failed)| match failed {
                 None => Arc::ptr_eq(last, &services),
                 Some(failed) => failed.elapsed() < RETRY_INTERVAL,
@@ -40,7 +35,14 @@ pub(crate) fn keep_node_sockets(switch: &Arc<Switch>) -> io::Result<Periodic> {
             if is_current {
                 continue;
             }
-            let result = set(&mut sockets, cgroup, &switch, &services);
+            let has_none = !switch.settings.replaces_kube_proxy && services.is_empty();
+            let result = if has_none {
+                sockets = None;
+                detach_node_sockets(&switch);
+                Ok(0)
+            } else {
+                set(&mut sockets, &switch, &services)
+            };
             let failed = result.is_err().then(Instant::now);
             switch.set_node_problem(NodePart::Sockets, problem(result));
             last = Some((services, failed));
@@ -58,17 +60,26 @@ pub(crate) fn detach_node_sockets(switch: &Switch) {
     }
 }
 
+/// Services that the sockets get. `None`: they keep those that they have, because Services are awaited.
+fn services_for_sockets(switch: &Switch) -> Option<Arc<ServiceSet>> {
+    let state = switch.state.load();
+    if switch.settings.replaces_kube_proxy {
+        state.served.all.clone().filter(|_| state.services.is_some())
+    } else {
+        Some(state.served.mapped.clone())
+    }
+}
+
 fn set(
     sockets: &mut Option<NodeSockets>,
-    cgroup: &Path,
     switch: &Switch,
     services: &Arc<ServiceSet>,
 ) -> Result<usize, ConnectError> {
-    let sockets = match sockets {
-        Some(sockets) => sockets,
-        None => sockets.insert(NodeSockets::load(cgroup, Pins::open(&switch.settings.pin_directory).ok())?),
-    };
-    sockets.set(services)
+    if sockets.is_none() {
+        let pins = Pins::open(&switch.settings.pin_directory).ok();
+        *sockets = Some(NodeSockets::load(&switch.settings.socket_cgroup, pins)?);
+    }
+    sockets.as_mut().map_or(Ok(0), |sockets| sockets.set(services))
 }
 
 fn problem(result: Result<usize, ConnectError>) -> Option<String> {

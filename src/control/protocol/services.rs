@@ -29,6 +29,9 @@ pub struct ServicesReport {
     pub node_addresses: Vec<IpAddr>,
     /// Ports of Services by name.
     pub ports: Vec<ServiceReport>,
+    /// Ports of the node that lead to pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_mappings: Vec<ServiceReport>,
 }
 
 /// One port of a Service.

@@ -176,14 +176,13 @@ mod tests {
     fn a_walk_over_many_flows_finds_the_names_of_many_pods_at_once() {
         use crate::control::protocol::PodRequest;
         use crate::control::state::PodRecord;
-        use crate::dataplane::Bandwidth;
         use crate::ids::AttachmentId;
         let mut state = State::default();
         for n in 0..1000_u32 {
             let addresses =
                 (0..8).map(|address| IpAddr::from((11 << 24 | n << 8 | address).to_be_bytes())).collect();
             let port = format!("veth-{n}");
-            let request = PodRequest { port, addresses, mac: None, bandwidth: Bandwidth::default() };
+            let request = PodRequest { port, addresses, ..PodRequest::default() };
             let name = PodName::new("default", format!("pod-{n:04}"));
             state.pods.insert(name, PodRecord { attachment: AttachmentId(1), request, draining: false });
         }

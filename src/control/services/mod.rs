@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::ApiError;
-use super::protocol::{BackendReport, Loaded, ServiceReport, ServicesPatch, ServicesReport};
-use super::state::LoadedServices;
+use super::protocol::{BackendReport, Loaded, PodRequest, ServiceReport, ServicesPatch, ServicesReport};
+use super::state::{LoadedServices, State};
 use super::switch::Switch;
 use crate::ids::Generation;
 use crate::tables::{ServicePort, ServicePortName, ServiceSet, ServiceTable, ServicesDiff};
@@ -50,6 +50,19 @@ impl Switch {
         Ok(Loaded { generation: self.publish(next)? })
     }
 
+    /// Refuses ports of the node that lead to another pod.
+    pub(super) fn check_port_mappings(&self, state: &State, request: &PodRequest) -> Result<(), ApiError> {
+        if !request.port_mappings.is_empty() {
+            self.require_workers("port_mappings", "let the CNI plugin `portmap` translate them")?;
+        }
+        for mapping in &request.port_mappings {
+            if let Some(pod) = state.pod_with_mapping(mapping) {
+                return Err(ApiError::PortMappingTaken { mapping: *mapping, pod: pod.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// The loaded Services as a document, with any base for a change of them. `None` while none are loaded.
     pub fn services(&self) -> Option<(Generation, ServiceTable)> {
         let state = self.state.load_full();
@@ -60,7 +73,7 @@ impl Switch {
     /// Reports the loaded Services with the flows that they have opened.
     pub fn services_report(&self) -> ServicesReport {
         let state = self.state.load_full();
-        let Some(loaded) = &state.services else {
+        let Some(served) = &state.served.all else {
             return ServicesReport { generation: state.generation, ..ServicesReport::default() };
         };
         let counts = self.dataplane.service_flows();
@@ -80,11 +93,14 @@ impl Switch {
                 backends: backends.into_iter().map(backend).collect(),
             }
         };
+        let is_mapping = |report: &ServiceReport| !report.port.mapped.is_empty();
+        let (port_mappings, ports) = served.ports().iter().map(report).partition(is_mapping);
         ServicesReport {
             generation: state.generation,
-            since: Some(loaded.since),
-            node_addresses: loaded.set.node_addresses().to_vec(),
-            ports: loaded.set.ports().iter().map(report).collect(),
+            since: state.services.as_ref().map(|loaded| loaded.since),
+            node_addresses: served.node_addresses().to_vec(),
+            ports,
+            port_mappings,
         }
     }
 }

@@ -21,6 +21,7 @@ impl Switch {
         let mut problems = self.policy_problems(state);
         problems.extend(port_problems(state));
         problems.extend(self.dataplane.problems());
+        problems.extend(state.served.problems.iter().cloned());
         problems.extend(self.source_problems());
         problems.extend(self.reload_problems());
         problems.extend(self.node_problems.iter().filter_map(|problem| problem.load().as_deref().cloned()));

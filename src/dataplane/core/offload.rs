@@ -2,11 +2,15 @@
 
 use super::Core;
 use crate::dataplane::offload::OffloadPort;
+use crate::dataplane::service::{SERVICE_PAGES, ServiceFib};
 use crate::dataplane::{OffloadCounters, PortCounters};
 use crate::ids::{AttachmentId, PortId};
 use crate::limits::PORTS_MAX;
 use crate::xdp::Pins;
 use crate::xdp::offload::MapPins;
+use crate::xdp::offload::layout::SERVICE_EPOCHS;
+
+const _: () = assert!(SERVICE_PAGES == SERVICE_EPOCHS, "each page has an epoch");
 
 impl Core {
     /// Has the kernel forward nothing that an earlier snapshot than the published one has evaluated and this one has not.
@@ -22,7 +26,7 @@ impl Core {
             });
             offload.set_port(id, values.unwrap_or_default());
         }
-        offload.set_services(snapshot.services());
+        offload.set_services(snapshot.services().map(ServiceFib::page_epochs));
         // Flows of the process before go on until all ports of its pods have them again, and a policy.
         let has_pod = |id| snapshot.port(id).is_some_and(|port| port.attachment != AttachmentId::NONE);
         if snapshot.rules().is_some() && offload.held_ports().all(has_pod) {

@@ -17,17 +17,14 @@ impl Core {
         self.shared.snapshot.current().services().map(ServiceFib::flows).unwrap_or_default()
     }
 
-    /// Destinations of Services that uplinks take from the kernel. `None` for two minutes from the start on, unless Services
-    /// are loaded.
-    pub(in crate::dataplane) fn uplink_services(&self) -> Option<Arc<ServiceDestinations>> {
+    /// Destinations of Services that uplinks take from the kernel, and whether those of the process before stay beside them: for
+    /// two minutes from the start on, unless Services are loaded.
+    pub(in crate::dataplane) fn uplink_services(&self) -> (Arc<ServiceDestinations>, bool) {
         let (snapshot, desired) = self.in_force();
-        if desired.services.is_none()
-            && self.started.elapsed() < Duration::from_millis(AWAITED_PODS_MS.into())
-        {
-            return None;
-        }
+        let are_awaited =
+            !desired.has_services() && self.started.elapsed() < Duration::from_millis(AWAITED_PODS_MS.into());
         let destinations = snapshot.services().map(|services| services.uplink_destinations().clone());
-        Some(destinations.unwrap_or_default())
+        (destinations.unwrap_or_default(), are_awaited)
     }
 
     /// Number of destinations of Services that stay with the kernel because uplinks take no more.

@@ -37,6 +37,8 @@ pub struct DesiredState {
     pub routes: Vec<Route>,
     /// Services whose packets are translated.
     pub services: Option<Arc<ServiceSet>>,
+    /// Whether these are ports of the node alone, because no Services have been loaded since the start.
+    pub services_awaited: bool,
     /// Masquerading of what pods send outside, if there is any.
     pub masquerade: Option<Arc<Masquerade>>,
     /// Tunnels to the pods of other nodes, if there are any.
@@ -44,6 +46,11 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
+    /// Whether Services have been loaded since the start.
+    pub fn has_services(&self) -> bool {
+        self.services.is_some() && !self.services_awaited
+    }
+
     /// Prefixes that an uplink takes from the kernel: those of this node's pods, and the addresses of each
     /// pod.
     pub fn uplink_prefixes(&self) -> BTreeSet<IpNet> {
@@ -62,6 +69,7 @@ impl DesiredState {
         let DesiredState {
             tables: _,
             services: _,
+            services_awaited: _,
             masquerade: _,
             fail_open,
             rejects,

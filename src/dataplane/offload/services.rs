@@ -3,19 +3,14 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::{CLOSED, Offload};
-use crate::dataplane::service::{SERVICE_PAGES, ServiceFib};
-use crate::xdp::offload::layout::SERVICE_EPOCHS;
-
-const _: () = assert!(SERVICE_PAGES == SERVICE_EPOCHS, "each page has an epoch");
+use crate::ids::Generation;
 
 impl Offload {
-    /// Takes over the changes of the Services in a snapshot that is published. Without Services all packets of their flows are
-    /// upcalls.
-    pub(crate) fn set_services(&self, services: Option<&ServiceFib>) {
-        match services {
-            Some(services) => {
-                let epochs = services.page_epochs().map(|epoch| epoch.0);
-                self.service_epochs.iter().zip(epochs).for_each(|(word, epoch)| word.store(epoch, Relaxed));
+    /// Takes over the epochs of Services in a snapshot that is published. Without Services all packets of their flows are upcalls.
+    pub(crate) fn set_services(&self, epochs: Option<impl Iterator<Item = Generation>>) {
+        match epochs {
+            Some(epochs) => {
+                self.service_epochs.iter().zip(epochs).for_each(|(word, epoch)| word.store(epoch.0, Relaxed));
             }
             None => self.service_epochs.iter().for_each(|word| word.store(CLOSED, Relaxed)),
         }

@@ -1,13 +1,17 @@
 //! Lookup of virtual addresses, a part of the snapshot.
 
+mod page;
+
+pub(crate) use self::page::PAGES;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use self::page::{Destination, NODE, Page, Place, destinations, page_and_tag};
 use super::address_filter::Filter;
 use super::address_set::AddressSet;
 use super::local_addresses::LocalAddresses;
-use super::maglev::mix;
 use super::port_entry::{BackendsFor, PortEntry};
 use super::uplink_ports::{Changes, UplinkPorts};
 use crate::dataplane::ServiceFlows;
@@ -16,12 +20,6 @@ use crate::net::address::{Address, is_v4, pack};
 use crate::net::flow::Protocol;
 use crate::tables::{PersistentMap, ServicePort, ServicePortName, ServiceSet};
 use crate::xdp::ServiceDestinations;
-
-/// Pages of the lookup. A change copies those that it writes.
-pub(crate) const PAGES: usize = 1024;
-
-/// Address of the places of node ports.
-const NODE: Address = 0;
 
 /// Virtual addresses of a snapshot. Later snapshots share its unchanged parts.
 pub(crate) struct ServiceFib {
@@ -43,57 +41,6 @@ pub(crate) struct ServiceFib {
     generation: Generation,
     /// The last one that changed more than the ports of Services: addresses of the node.
     node_changed: Generation,
-}
-
-/// A virtual address and its port of a Service.
-#[derive(Clone)]
-struct Place {
-    /// Virtual address, or [`NODE`].
-    address: Address,
-    port: u16,
-    protocol: Protocol,
-    is_external: bool,
-    /// Whether only some sources reach it.
-    is_guarded: bool,
-    entry: Arc<PortEntry>,
-}
-
-/// Places whose destinations have one number of a page, in no order.
-#[derive(Clone, Default)]
-struct Page {
-    /// Tag of each place: one says which places a destination cannot have, without a look at these.
-    tags: Vec<u16>,
-    places: Vec<Place>,
-    /// Generation of the last change.
-    changed: Generation,
-}
-
-impl Page {
-    /// Index of a destination.
-    #[inline]
-    fn find(&self, tag: u16, address: Address, port: u16, protocol: Protocol) -> Option<usize> {
-        let is_its =
-            |place: &Place| (place.address == address) & (place.port == port) & (place.protocol == protocol);
-        let tagged = self.tags.iter().enumerate().filter(|(_, other)| **other == tag);
-        tagged.map(|(index, _)| index).find(|index| self.places.get(*index).is_some_and(is_its))
-    }
-
-    /// Adds a place, or replaces that of its destination.
-    fn set(&mut self, tag: u16, place: Place) {
-        if let Some(index) = self.find(tag, place.address, place.port, place.protocol) {
-            self.places[index] = place;
-        } else {
-            self.tags.push(tag);
-            self.places.push(place);
-        }
-    }
-
-    fn remove(&mut self, tag: u16, address: Address, port: u16, protocol: Protocol) {
-        if let Some(index) = self.find(tag, address, port, protocol) {
-            self.tags.swap_remove(index);
-            self.places.swap_remove(index);
-        }
-    }
 }
 
 /// The Services' part in an address.
@@ -118,6 +65,8 @@ pub(crate) struct ServiceMatch<'a> {
     pub place: PlaceId,
     /// Whether only some sources reach the destination.
     is_guarded: bool,
+    /// Whether it is a port of the node.
+    is_nodes: bool,
 }
 
 impl ServiceMatch<'_> {
@@ -163,8 +112,8 @@ impl ServiceFib {
         last.ports().for_each_difference(set.ports(), |name, before, after| {
             moves |= match (before, after) {
                 (Some(before), Some(after)) => {
-                    (&before.cluster, &before.external, before.node_port)
-                        != (&after.cluster, &after.external, after.node_port)
+                    (&before.cluster, &before.external, before.node_port, &before.mapped)
+                        != (&after.cluster, &after.external, after.node_port, &after.mapped)
                 }
                 _ => true,
             };
@@ -227,8 +176,19 @@ impl ServiceFib {
         }
     }
 
-    /// The page of a destination to change, and the tag of the destination there.
-    fn change_page(&mut self, address: Address, port: u16, protocol: Protocol) -> (&mut Page, u16) {
+    /// The page of a destination to change, and the tag of the destination there. Flows to a port of the node have the epoch of
+    /// that port at all addresses.
+    fn change_page(
+        &mut self,
+        address: Address,
+        port: u16,
+        protocol: Protocol,
+        is_nodes: bool,
+    ) -> (&mut Page, u16) {
+        if is_nodes {
+            let (page, _) = page_and_tag(NODE, port, protocol);
+            Arc::make_mut(&mut self.pages[page]).changed = self.generation;
+        }
         let (page, tag) = page_and_tag(address, port, protocol);
         let page = Arc::make_mut(&mut self.pages[page]);
         page.changed = self.generation;
@@ -240,11 +200,12 @@ impl ServiceFib {
         if let (Some(before), Some(entry)) = (before, self.entries.get(name)) {
             uplink.remove(name.protocol, before, entry);
         }
-        for (address, port, is_external) in before.into_iter().flat_map(places) {
-            if address != NODE {
+        for Destination { address, port, is_external, is_nodes } in before.into_iter().flat_map(destinations)
+        {
+            if !is_nodes {
                 self.addresses.remove(address, is_external);
             }
-            let (page, tag) = self.change_page(address, port, name.protocol);
+            let (page, tag) = self.change_page(address, port, name.protocol, is_nodes);
             page.remove(tag, address, port, name.protocol);
         }
     }
@@ -255,14 +216,15 @@ impl ServiceFib {
         let Some(after) = after else { return };
         let entry = Arc::new(PortEntry::new(after, last.as_deref(), &self.local));
         uplink.add(name.protocol, after, &entry);
-        for (address, port, is_external) in places(after) {
-            if address != NODE {
+        for Destination { address, port, is_external, is_nodes } in destinations(after) {
+            if !is_nodes {
                 self.addresses.add(address, is_external);
             }
             let is_guarded = after.guarded.iter().any(|at| (pack(at.ip()), at.port()) == (address, port));
             let protocol = name.protocol;
-            let place = Place { address, port, protocol, is_external, is_guarded, entry: entry.clone() };
-            let (page, tag) = self.change_page(address, port, name.protocol);
+            let place =
+                Place { address, port, protocol, is_external, is_nodes, is_guarded, entry: entry.clone() };
+            let (page, tag) = self.change_page(address, port, name.protocol, is_nodes);
             page.set(tag, place);
         }
         self.entries.insert(name.clone(), entry);
@@ -331,10 +293,23 @@ impl ServiceFib {
         self.may_serve(address) && self.node_addresses.contains(&address)
     }
 
-    /// Whether a port of the node is a Service's.
+    /// Whether a port at an address of the node is a Service's.
     #[inline]
-    pub(crate) fn has_node_port(&self, protocol: Protocol, port: u16) -> bool {
+    pub(crate) fn has_node_port(&self, address: Address, protocol: Protocol, port: u16) -> bool {
         self.find_place(NODE, protocol, port, true).is_some()
+            || self.find_mapped(address, protocol, port, true).is_some()
+    }
+
+    /// The pod's port that a port at an address of the node leads to.
+    fn find_mapped(
+        &self,
+        address: Address,
+        protocol: Protocol,
+        port: u16,
+        is_outside: bool,
+    ) -> Option<ServiceMatch<'_>> {
+        let found = self.find_place(address, protocol, port, is_outside)?;
+        (found.is_nodes && self.node_addresses.contains(&address)).then_some(found)
     }
 
     /// The port of a Service that serves a destination, for packets from outside or of this node.
@@ -347,9 +322,12 @@ impl ServiceFib {
         is_outside: bool,
     ) -> Option<ServiceMatch<'_>> {
         let found = self.find_place(address, protocol, port, is_outside);
-        found.filter(|_| address != NODE && !self.refuses(address)).or_else(|| match self.owner(address)? {
+        let is_virtual = |found: &ServiceMatch<'_>| !found.is_nodes && !self.refuses(address);
+        found.filter(is_virtual).or_else(|| match self.owner(address)? {
             Owner::Cluster | Owner::External => None,
-            Owner::Node => self.find_place(NODE, protocol, port, is_outside),
+            Owner::Node => self
+                .find_mapped(address, protocol, port, is_outside)
+                .or_else(|| self.find_place(NODE, protocol, port, is_outside)),
         })
     }
 
@@ -370,7 +348,8 @@ impl ServiceFib {
             (true, false) => BackendsFor::ShortCircuit,
         };
         let id = PlaceId { page: page as u16, index: index as u32 };
-        Some(ServiceMatch { entry: &place.entry, backends, place: id, is_guarded: place.is_guarded })
+        let Place { entry, is_guarded, is_nodes, .. } = place;
+        Some(ServiceMatch { entry, backends, place: id, is_guarded: *is_guarded, is_nodes: *is_nodes })
     }
 
     /// Number of the page that has a destination.
@@ -420,21 +399,6 @@ impl ServiceFib {
 
 fn last_addresses(fib: &ServiceFib) -> &[IpAddr] {
     fib.set.node_addresses()
-}
-
-/// Destinations of a port: address, port, and whether they are external. A node port has the address [`NODE`].
-fn places(port: &ServicePort) -> impl Iterator<Item = (Address, u16, bool)> + '_ {
-    let cluster = port.cluster.iter().map(|address| (pack(address.ip()), address.port(), false));
-    let external = port.external.iter().map(|address| (pack(address.ip()), address.port(), true));
-    cluster.chain(external).chain(port.node_port.map(|port| (NODE, port, true)))
-}
-
-/// Number of the page of a destination, and its tag there.
-#[inline]
-fn page_and_tag(address: Address, port: u16, protocol: Protocol) -> (usize, u16) {
-    let rest = u64::from(port) << 8 | u64::from(protocol.0);
-    let hash = mix(mix(address as u64 ^ 0x51_7c_c1, (address >> 64) as u64), rest);
-    (hash as usize % PAGES, (hash >> 48) as u16)
 }
 
 #[cfg(test)]

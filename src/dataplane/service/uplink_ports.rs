@@ -95,6 +95,7 @@ fn destinations<'a>(
 ) -> impl Iterator<Item = Destination> + 'a {
     let node = |address: IpAddr| port.node_port.map(|port| SocketAddr::new(address, port));
     let node = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].into_iter().filter_map(node);
-    let all = port.external.iter().copied().chain(node);
+    let host = port.mapped.iter().copied().filter(|at| !at.ip().is_loopback());
+    let all = port.external.iter().copied().chain(host).chain(node);
     all.filter(|at| entry.serves_outside(at.is_ipv4())).map(move |at| (protocol, at))
 }

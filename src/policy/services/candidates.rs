@@ -171,5 +171,6 @@ pub(super) fn resolve_port(
         external,
         node_port: port.node_port,
         affinity_seconds: service.affinity_seconds,
+        mapped: Vec::new(),
     }
 }

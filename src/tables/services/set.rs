@@ -1,6 +1,6 @@
 //! Loaded Services: a document that shares its unchanged parts with the documents before it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::endpoint::VirtualEndpoint;
@@ -105,6 +105,11 @@ impl ServiceSet {
         self.ports.is_empty()
     }
 
+    /// A port of a Service here that claims a destination of this one.
+    pub fn claimant(&self, name: &ServicePortName, port: &ServicePort) -> Option<&ServicePortName> {
+        endpoints(name, port).find_map(|endpoint| self.owners.get(&endpoint).map(|name| &**name))
+    }
+
     /// Removes a port with its claims. Returns whether there was one.
     fn take(&mut self, name: &ServicePortName) -> bool {
         let Some(port) = self.ports.remove(name) else { return false };
@@ -140,7 +145,7 @@ pub(crate) fn endpoints<'a>(
     port: &'a ServicePort,
 ) -> impl Iterator<Item = VirtualEndpoint> + 'a {
     let protocol = name.protocol;
-    let addresses = port.cluster.iter().chain(&port.external);
+    let addresses = port.cluster.iter().chain(&port.external).chain(&port.mapped);
     let addresses = addresses.map(move |address| VirtualEndpoint::Address(protocol, *address));
     addresses.chain(port.node_port.map(|port| VirtualEndpoint::NodePort(protocol, port)))
 }
@@ -168,6 +173,7 @@ fn check_port(name: &ServicePortName, port: &ServicePort) -> Result<(), Services
     let lists = [
         ("cluster", &port.cluster[..], SERVICE_ADDRESSES_MAX),
         ("external", &port.external, SERVICE_ADDRESSES_MAX),
+        ("mapped", &port.mapped, SERVICE_ADDRESSES_MAX),
         ("guarded", &port.guarded, SERVICE_ADDRESSES_MAX),
         ("internal_backends", &port.internal_backends, SERVICE_PORT_BACKENDS_MAX),
         ("external_backends", &port.external_backends, SERVICE_PORT_BACKENDS_MAX),
@@ -181,7 +187,12 @@ fn check_port(name: &ServicePortName, port: &ServicePort) -> Result<(), Services
                 max,
             });
         }
-        if let Some(address) = list.iter().find(|address| address.port() == 0 || !is_host(address.ip())) {
+        let is_usable = |address: &SocketAddr| {
+            // Processes of the node may use its loopback address.
+            let is_loopback = field == "mapped" && address.ip().is_loopback();
+            address.port() != 0 && (is_host(address.ip()) || is_loopback)
+        };
+        if let Some(address) = list.iter().find(|address| !is_usable(address)) {
             return Err(ServicesError::Address { service: Box::new(name.clone()), field, address: *address });
         }
     }

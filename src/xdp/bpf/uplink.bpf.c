@@ -120,7 +120,7 @@ struct {
 	__uint(max_entries, 1);
 } exceptions_v6 SEC(".maps");
 
-// Parts of Services in an address.
+// Parts of Services in an address: bits.
 #define EXTERNAL_ADDRESS 1
 #define NODE_ADDRESS 2
 
@@ -377,9 +377,13 @@ static inline int is_for_port(struct xdp_md *frame, int is_v4, __u32 l3, const _
 	if (!part)
 		return 0;
 	key.protocol = upper->protocol;
-	if (*part == EXTERNAL_ADDRESS)
-		__builtin_memcpy(key.address, destination, sizeof(key.address));
-	else if (is_v4)
+	__builtin_memcpy(key.address, destination, sizeof(key.address));
+	if (*part & EXTERNAL_ADDRESS && bpf_map_lookup_elem(&service_ports, &key))
+		return 1;
+	if (!(*part & NODE_ADDRESS))
+		return 0;
+	__builtin_memset(key.address, 0, sizeof(key.address));
+	if (is_v4)
 		key.address[10] = key.address[11] = 0xff;
 	return bpf_map_lookup_elem(&service_ports, &key) != 0;
 }

@@ -120,7 +120,7 @@ impl Record {
         usize::from(client).checked_sub(1).filter(|client| *client < 2)
     }
 
-    /// What has to be added to a checksum's sum when `to` takes the place of `from`: addresses as a record has them.
+    /// Number to add to the sum of a checksum when `to` takes the place of `from`: addresses as a record has them.
     pub fn difference_of(from: [u64; 2], to: [u64; 2]) -> u32 {
         let sum = |address: [u64; 2], flip: u16| {
             let words = address.into_iter().flat_map(|half| (0..4).map(move |i| (half >> (16 * i)) as u16));

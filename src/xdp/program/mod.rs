@@ -178,8 +178,12 @@ impl Program {
 
     /// Sets the ports of Services that an uplink's program redirects, by difference. Until then it has those of an
     /// earlier run's program. Does nothing on any other port.
-    pub fn set_services(&mut self, wanted: &Arc<ServiceDestinations>) -> Result<(), XdpError> {
-        self.services.as_mut().map_or(Ok(()), |services| services.set(wanted))
+    pub fn set_services(
+        &mut self,
+        wanted: &Arc<ServiceDestinations>,
+        keeps_others: bool,
+    ) -> Result<(), XdpError> {
+        self.services.as_mut().map_or(Ok(()), |services| services.set(wanted, keeps_others))
     }
 
     /// Facts of the interface at the time of loading.

@@ -18,7 +18,7 @@ pub(in crate::xdp) const MAPS: [(&str, usize); 2] = [
     ("service_ports", UPLINK_SERVICE_PORTS_MAX),
 ];
 
-/// Values of `addresses`.
+/// Bits of the values of `addresses`.
 const EXTERNAL_ADDRESS: u32 = 1;
 const NODE_ADDRESS: u32 = 2;
 /// Value of every entry of `service_ports`. Only the presence of an entry has a meaning.
@@ -27,7 +27,7 @@ const HERE: u32 = 1;
 /// Destinations of Services that an uplink takes from the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceDestinations {
-    /// Ports of Services at external addresses. An unspecified address stands for those of the node of its family.
+    /// Ports of Services at external addresses, and at single addresses of the node. An unspecified address stands for those of the node of its family.
     pub ports: BTreeSet<(Protocol, SocketAddr)>,
     /// Addresses of the node.
     pub node_addresses: BTreeSet<IpAddr>,
@@ -40,8 +40,8 @@ type Entries = BTreeMap<Vec<u8>, u32>;
 pub(in crate::xdp) struct ServiceMaps {
     maps: [MapHandle; 2],
     set: [Entries; 2],
-    /// Last destinations that were set without an error.
-    last: Option<Arc<ServiceDestinations>>,
+    /// Last destinations that were set without an error, and whether there are no others.
+    last: Option<(Arc<ServiceDestinations>, bool)>,
 }
 
 impl ServiceMaps {
@@ -51,13 +51,22 @@ impl ServiceMaps {
     }
 
     /// Sets the destinations, by difference: others are removed before missing ones are added, so that there is
-    /// room for these. After a refusal of the kernel the rest is unchanged.
-    pub(in crate::xdp) fn set(&mut self, wanted: &Arc<ServiceDestinations>) -> Result<(), XdpError> {
-        if self.last.as_ref() == Some(wanted) {
+    /// room for these. With `keeps_others` those of an earlier program stay beside them. After a refusal of the kernel the rest
+    /// is unchanged.
+    pub(in crate::xdp) fn set(
+        &mut self,
+        wanted: &Arc<ServiceDestinations>,
+        keeps_others: bool,
+    ) -> Result<(), XdpError> {
+        let is_whole = !keeps_others;
+        if self.last.as_ref().is_some_and(|(last, was_whole)| (last, *was_whole) == (wanted, is_whole)) {
             return Ok(());
         }
         self.last = None;
-        for ((map, set), wanted) in self.maps.iter().zip(&mut self.set).zip(entries(wanted)) {
+        for ((map, set), mut wanted) in self.maps.iter().zip(&mut self.set).zip(entries(wanted)) {
+            if keeps_others {
+                set.iter().for_each(|(key, bits)| *wanted.entry(key.clone()).or_default() |= bits);
+            }
             let stale: Vec<Vec<u8>> = set.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
             for key in stale {
                 match map.delete(&key) {
@@ -72,7 +81,7 @@ impl ServiceMaps {
                 }
             }
         }
-        self.last = Some(wanted.clone());
+        self.last = Some((wanted.clone(), is_whole));
         Ok(())
     }
 
@@ -109,11 +118,13 @@ fn entries(wanted: &ServiceDestinations) -> [Entries; 2] {
         wanted.ports.iter().any(|(_, at)| at.ip().is_unspecified() && at.is_ipv4() == address.is_ipv4())
     };
     let node = wanted.node_addresses.iter().filter(is_served);
-    let addresses = external
-        .map(|address| (address_key(address), EXTERNAL_ADDRESS))
-        .chain(node.map(|address| (address_key(*address), NODE_ADDRESS)));
+    let parts = external
+        .map(|address| (address, EXTERNAL_ADDRESS))
+        .chain(node.map(|address| (*address, NODE_ADDRESS)));
+    let mut addresses = Entries::new();
+    parts.for_each(|(address, part)| *addresses.entry(address_key(address)).or_default() |= part);
     let ports = wanted.ports.iter().map(|(protocol, at)| (port_key(*protocol, *at), HERE));
-    [addresses.collect(), ports.collect()]
+    [addresses, ports.collect()]
 }
 
 /// Key of `addresses`.
@@ -149,5 +160,15 @@ mod tests {
         assert_eq!(addresses, [(mapped, NODE_ADDRESS)].into());
         let port = [&[0; 10][..], &[0xff, 0xff, 0, 0, 0, 0, 0x75, 0x80, 6, 0]].concat();
         assert_eq!(ports, [(port, HERE)].into());
+    }
+
+    #[test]
+    fn an_address_of_the_node_may_have_a_port_of_its_own_beside_one_of_all() {
+        let node_addresses = ["192.0.2.5".parse().unwrap()].into();
+        let at = |text: &str| (Protocol::TCP, text.parse().unwrap());
+        let ports = [at("0.0.0.0:30080"), at("192.0.2.5:8080")].into();
+        let [addresses, ports] = entries(&ServiceDestinations { ports, node_addresses });
+        assert_eq!(addresses.into_values().collect::<Vec<_>>(), [EXTERNAL_ADDRESS | NODE_ADDRESS]);
+        assert_eq!(ports.len(), 2);
     }
 }

@@ -2,6 +2,7 @@
 
 mod exchange;
 mod host;
+mod port_mappings;
 mod rig;
 mod services;
 mod tunnel;
@@ -62,21 +63,6 @@ fn pods_and_nodes_reach_each_other_by_taps() {
 #[test]
 fn pods_and_nodes_reach_each_other_by_veth_pairs() {
     paths_within_a_cluster(PodPorts::Veth);
-}
-
-#[test]
-fn a_host_port_is_reached_from_pods_from_the_node_and_from_outside() {
-    let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(2, PodPorts::Tap);
-    let web = cluster.pod_with_host_port(1, "web", Some((8080, PORT)));
-    let far = cluster.pod(2, "far");
-    cluster.wait_for_pods();
-    let [node, far_node] = &cluster.nodes[..] else { panic!("two nodes") };
-    // The plugin portmap translates IPv4 in the node's kernel.
-    let at = SocketAddr::new(node.addresses[0], 8080);
-    assert_eq!(exchange_at(&cluster.outside, &web, at), Ok(outside()[0]), "from outside");
-    assert_eq!(exchange_at(&far_node.host, &web, at), Ok(far_node.addresses[0]), "from the other node");
-    assert_eq!(exchange_at(&far, &web, at), Ok(far.addresses[0]), "from a pod of the other node");
 }
 
 #[test]
@@ -163,7 +149,7 @@ fn a_pod_is_under_policy_and_open_when_add_returns() {
         "spec": {"podSelector": {"matchLabels": {"app": "closed"}}, "policyTypes": ["Ingress"]}}));
     let port = node.client().pods().unwrap().into_iter().find(|info| info.pod.name == "peer").unwrap().port;
     for name in ["open", "closed"] {
-        let pod = cluster.pending_pod(1, name, None);
+        let pod = cluster.pending_pod(1, name, &json!([]));
         let known = node.client().pods().unwrap().iter().any(|info| info.pod.name == name && info.known);
         assert!(known, "ADD has returned, and the tables do not know the pod");
         for family in [0, 1] {

@@ -158,24 +158,19 @@ impl Cluster {
 
     /// Makes a pod of a node by the plugins of the conflist, and puts its object, with its name as the label `app`.
     pub(crate) fn pod(&self, number: Number, name: &str) -> Pod {
-        self.pod_with_host_port(number, name, None)
+        self.pod_with(number, name, &json!([]))
     }
 
-    /// Makes the same with a port of the node, TCP and UDP, that leads to this one of the pod.
-    pub(crate) fn pod_with_host_port(
-        &self,
-        number: Number,
-        name: &str,
-        host_port: Option<(u16, u16)>,
-    ) -> Pod {
-        let pod = self.pending_pod(number, name, host_port);
+    /// Makes the same with these ports of the node, as the runtime passes them (`portMappings`).
+    pub(crate) fn pod_with(&self, number: Number, name: &str, mappings: &Value) -> Pod {
+        let pod = self.pending_pod(number, name, mappings);
         let ips = pod.addresses.map(|ip| json!({"ip": ip}));
         self.put_pod(number, name, &json!({"phase": "Running", "podIP": pod.addresses[0], "podIPs": ips}));
         pod
     }
 
     /// Makes a pod, of whose addresses the API does not know.
-    pub(crate) fn pending_pod(&self, number: Number, name: &str, host_port: Option<(u16, u16)>) -> Pod {
+    pub(crate) fn pending_pod(&self, number: Number, name: &str, mappings: &Value) -> Pod {
         let node = &self.nodes[usize::from(number) - 1];
         node.host.run(&format!("ip netns add {name}"));
         let network = node.host.file(&format!("/run/netns/{name}"));
@@ -183,7 +178,7 @@ impl Cluster {
         node.host.run(&format!("ip -n {name} link set lo up"));
         // The kubelet knows the addresses behind the plugins.
         self.put_pod(number, name, &json!({"phase": "Pending"}));
-        let result = node.add(name, self.ports, host_port);
+        let result = node.add(name, self.ports, mappings);
         let addresses: Vec<IpAddr> = result["ips"].as_array().unwrap().iter().map(address_of).collect();
         let addresses: [IpAddr; 2] = addresses.try_into().expect("a pod has an address of each family");
         Pod { network, addresses }
@@ -354,7 +349,7 @@ impl Node {
     }
 
     /// Calls the plugins of the conflist as a runtime does. Returns the last result.
-    fn add(&self, pod: &str, ports: PodPorts, host_port: Option<(u16, u16)>) -> Value {
+    fn add(&self, pod: &str, ports: PodPorts, mappings: &Value) -> Value {
         let conflist = std::fs::read_to_string(self.host.file("/run/net.d/05-palisade.conflist")).unwrap();
         let conflist: Value = serde_json::from_str(&conflist).unwrap();
         let mut result = Value::Null;
@@ -366,12 +361,8 @@ impl Node {
             if program == "palisade-cni" {
                 config["interface"] = json!(if ports == PodPorts::Tap { "tap" } else { "veth" });
             }
-            if let Some((host, container)) = host_port
-                && config["capabilities"]["portMappings"] == true
-            {
-                let mapping =
-                    |protocol| json!({"hostPort": host, "containerPort": container, "protocol": protocol});
-                config["runtimeConfig"] = json!({"portMappings": [mapping("tcp"), mapping("udp")]});
+            if config["capabilities"]["portMappings"] == true && mappings != &json!([]) {
+                config["runtimeConfig"] = json!({"portMappings": mappings});
             }
             if !result.is_null() {
                 config["prevResult"] = result;

@@ -40,7 +40,7 @@ enum Place {
 }
 
 /// Network of a server.
-struct Server(PathBuf);
+pub(super) struct Server(pub(super) PathBuf);
 
 impl Network for Server {
     fn network(&self) -> PathBuf {

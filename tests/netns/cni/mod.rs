@@ -161,6 +161,45 @@ fn a_runtime_limits_the_bandwidth_of_a_pod() {
 }
 
 #[test]
+fn ports_that_a_runtime_publishes_outlive_the_switch_and_one_of_a_gone_container_is_given_away() {
+    let Some(_isolated) = isolated() else { return };
+    let mut network = Network::up(1);
+    let [web, next] = ["web", "next"].map(Container::new);
+    let mut config = network.with("interface", "tap");
+    config["capabilities"] = json!({"portMappings": true});
+    // containerd repeats a port for each family; podman gives an address, and host port 0 publishes nothing.
+    config["runtimeConfig"]["portMappings"] = json!([
+        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""},
+        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+        {"hostPort": 0, "containerPort": 81, "protocol": "tcp"},
+        {"hostPort": 53, "containerPort": 5353, "protocol": "UDP", "hostIP": "0.0.0.0"},
+    ]);
+    let answer = network.call("ADD", &web, &config);
+    assert!(answer.success, "{answer:?}");
+    let mapped = |network: &Network| -> Vec<String> {
+        let pods = network.client().pods().unwrap();
+        pods.iter().flat_map(|pod| &pod.port_mappings).map(ToString::to_string).collect()
+    };
+    assert_eq!(mapped(&network), ["53:5353/udp", "8080:80/tcp"]);
+    network.kill();
+    network.start();
+    assert_eq!(mapped(&network), ["53:5353/udp", "8080:80/tcp"], "the pod is attached again");
+    network.call("ADD", &next, &config).refused(11, "already leads to pod");
+    drop(web);
+    let answer = network.call("ADD", &next, &config);
+    assert!(answer.success, "{answer:?}");
+    network.del(&next);
+    for (wrong, text) in [
+        (json!([{"hostPort": 80, "containerPort": 80, "protocol": "icmp"}]), "runtimeConfig.portMappings"),
+        (json!([{"hostPort": 80, "containerPort": 80, "hostIP": "here"}]), "hostIP \"here\" is no address"),
+    ] {
+        config["runtimeConfig"]["portMappings"] = wrong;
+        network.call("ADD", &next, &config).refused(7, text);
+    }
+    network.assert_empty();
+}
+
+#[test]
 fn an_add_waits_for_policy_where_it_is_told_to() {
     let Some(_isolated) = isolated() else { return };
     let network = Network::up(1);

@@ -277,7 +277,7 @@ fn a_reload_restores_what_the_file_names_and_leaves_what_it_never_named() {
                 port: "extra".to_owned(),
                 addresses: vec![[10, 9, 0, 1].into()],
                 mac: None,
-                bandwidth: Bandwidth::default(),
+                ..PodRequest::default()
             },
         )
         .unwrap();

@@ -7,6 +7,7 @@ use std::process::Command;
 use palisade::lab::Pod;
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::net::flow::Protocol;
+use palisade::tables::ServiceTable;
 
 use super::offload::{MEGABYTES, assert_few, flow_of, rig, upcalls};
 use super::services::{SERVICE, table, virtual_addresses};
@@ -147,7 +148,7 @@ fn a_change_of_a_service_or_of_policy_reaches_its_offloaded_flows_at_once() {
         };
         assert!(connection.goes_on(PATIENCE));
         assert!(connection.goes_on(PATIENCE));
-        control.put_services(&Default::default()).unwrap();
+        control.put_services(&ServiceTable::default()).unwrap();
         connection.client.write_all(b"hello").unwrap();
         eventually("the segment is dropped", || rig.drops().contains_key("no-route"));
         connection.server.set_nonblocking(true).unwrap();

@@ -394,18 +394,21 @@ fn ports_of_services_of_the_last_run_stay_until_those_of_this_run_are_set() {
         let counts = || ["addresses", "service_ports"].map(|map| attached_entries("up0", map).len());
         let (mut program, _) =
             Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &BTreeSet::new()).unwrap();
-        program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080", "[::]:30080"])).unwrap();
+        program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080", "[::]:30080"]), false).unwrap();
         assert_eq!(counts(), [3, 3]);
-        program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080"])).unwrap();
+        program.set_services(&services(&["203.0.113.9:80", "0.0.0.0:30080"]), false).unwrap();
         assert_eq!(counts(), [2, 2]);
         drop(program);
 
         let (mut program, _) =
             Program::attach_uplink(&interface, 1, &UplinkConstants::default(), &BTreeSet::new()).unwrap();
         assert_eq!(counts(), [2, 2]);
-        program.set_services(&services(&["203.0.113.9:80"])).unwrap();
+        // Ports of this run beside them.
+        program.set_services(&services(&["192.0.2.5:8080"]), true).unwrap();
+        assert_eq!(counts(), [2, 3]);
+        program.set_services(&services(&["203.0.113.9:80"]), false).unwrap();
         assert_eq!(counts(), [1, 1]);
-        program.set_services(&Arc::default()).unwrap();
+        program.set_services(&Arc::default(), false).unwrap();
         assert_eq!(counts(), [0, 0]);
         program.detach().unwrap();
     });

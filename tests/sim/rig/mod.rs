@@ -187,6 +187,7 @@ impl Setting {
             pod_prefixes: pod_prefixes().to_vec(),
             routes: plain.into_iter().chain(nodes).collect(),
             services: self.services.clone(),
+            services_awaited: false,
             masquerade: self.masquerade.clone(),
             tunnel: self.tunnel.clone(),
         }

@@ -47,7 +47,7 @@ struct Port {
 
 /// Serves the ports of the loaded Services, where the switch replaces kube-proxy, until `stopping` changes.
 pub(in crate::control::server) async fn serve(switch: Arc<Switch>, mut stopping: watch::Receiver<()>) {
-    if switch.settings.socket_cgroup.is_none() {
+    if !switch.settings.replaces_kube_proxy {
         return;
     }
     let mut ports: BTreeMap<u16, Port> = BTreeMap::new();

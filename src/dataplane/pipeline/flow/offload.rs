@@ -37,7 +37,8 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
     let by_responder = entry.sender(from_low) == Side::Responder;
     let evaluation = || {
         let epochs = offloaded_epochs(entry, packet.protocol, by_responder)?;
-        let front = front_of(context, slot, packet, from_low)?;
+        let is_translated = entry.flow_word(true).is_translated();
+        let front = if is_translated { Some(front_of(context, slot, packet, from_low)?) } else { None };
         (entry.key() == Some(key)).then_some((epochs, front))
     };
     let Some(evaluated) = evaluation() else { return end(slot, context, offload) };
@@ -94,18 +95,10 @@ fn offloaded_epochs(
     }
 }
 
-/// The front end of a flow to a Service, or that there is none. `None` for a flow that stays with the workers: one with another
-/// source port, or with an address of the node.
-fn front_of(
-    context: &Context<'_>,
-    slot: Slot,
-    packet: &Packet,
-    from_low: bool,
-) -> Option<Option<OffloadedFront>> {
+/// The front end of the translated flow in a slot. `None` for one that stays with the workers: with another source port, or with
+/// an address of the node.
+fn front_of(context: &Context<'_>, slot: Slot, packet: &Packet, from_low: bool) -> Option<OffloadedFront> {
     let entry = context.conntrack.entry(slot);
-    if !entry.flow_word(true).is_translated() {
-        return Some(None);
-    }
     let FrontEnd { address, port, client_port: 0, external_port: 0 } = context.conntrack.virtual_end(slot)
     else {
         return None;
@@ -119,13 +112,13 @@ fn front_of(
         let bound = context.bindings.find(&key);
         bound.is_some_and(|bound| bound.is_of(services.revision, context.now_ms))
     };
-    Some(Some(OffloadedFront {
+    Some(OffloadedFront {
         client: usize::from(by_client != from_low),
         address,
         port,
         service: services.page_of(address, packet.protocol, port),
         epoch: is_compared.then_some(context.snapshot.generation),
-    }))
+    })
 }
 
 /// Gives the program the Ethernet addresses behind both ports. Returns false where one is not known, or is not the one that the

@@ -76,10 +76,11 @@ pub(in crate::dataplane::pipeline) fn translate(
     translator: &mut Translator,
 ) {
     receive_masqueraded(batch, context, &mut translator.external);
-    match context.snapshot.services() {
-        Some(services) => translate_batch(batch, context, translator, services),
-        None if context.bindings.awaits_services(context.now_ms) => translate_bound(batch, context),
-        None => {}
+    if context.bindings.awaits_services(context.now_ms) {
+        translate_bound(batch, context);
+    }
+    if let Some(services) = context.snapshot.services() {
+        translate_batch(batch, context, translator, services);
     }
 }
 
@@ -191,7 +192,7 @@ fn is_served(batch: &Batch, i: usize, context: &Context<'_>, services: &ServiceF
                     && context.snapshot.port(batch.in_ports[i]).is_some_and(PortView::is_pod)
             };
             packet.kind != Kind::Flow
-                || services.has_node_port(packet.protocol, packet.dst_port)
+                || services.has_node_port(packet.dst, packet.protocol, packet.dst_port)
                 || may_be_own_reply()
         }
     }

@@ -56,7 +56,7 @@ fn receive_batch(
         let i = usize::from(*i);
         match ports.find(context.conntrack, end, *hash) {
             Some((_, pod)) => deliver(batch, i, end, pod),
-            None if has_node_port(context, end) => {}
+            None if has_node_port(context, batch.packets[i].dst, end) => {}
             None => batch.drop(i, DropReason::MasqueradeUnknown),
         }
     }
@@ -73,9 +73,12 @@ fn is_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
     context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
 }
 
-/// Whether a Service has the port of an external end at the node.
-fn has_node_port(context: &Context<'_>, end: &ExternalEnd) -> bool {
-    context.snapshot.services().is_some_and(|services| services.has_node_port(end.protocol, end.port))
+/// Whether a Service has the port of an external end at this address of the node.
+fn has_node_port(context: &Context<'_>, address: Address, end: &ExternalEnd) -> bool {
+    context
+        .snapshot
+        .services()
+        .is_some_and(|services| services.has_node_port(address, end.protocol, end.port))
 }
 
 /// Makes the own end of a flow the destination of packet `i`, which came to the flow's external end.

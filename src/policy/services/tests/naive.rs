@@ -73,6 +73,7 @@ pub(super) fn table(objects: &[Object], options: &ServicesOptions) -> ServiceTab
                 short_circuit_backends: (has_outside && service.external_traffic == TrafficPolicy::Local)
                     .then(|| used(TrafficPolicy::Cluster)),
                 affinity_seconds: service.affinity_seconds,
+                mapped: Vec::new(),
             };
             table.ports.insert(name, resolved);
         }
