@@ -1,5 +1,7 @@
 //! System under test: how it starts, and what a running one answers.
 
+use std::net::Ipv4Addr;
+
 use palisade::dataplane::Mac;
 use palisade::lab::{Pod, PodPorts};
 
@@ -83,6 +85,12 @@ pub(crate) trait Running {
         Err(BenchError::Other("it enforces no policy that could change".to_owned()))
     }
 
+    /// Makes a port of a virtual address that of a pod's, as a Service does. Returns the virtual address.
+    fn serve(&self, rig: &Rig, pod: &Pod, port: u16) -> Result<Ipv4Addr, BenchError> {
+        let _ = (rig, pod, port);
+        Err(BenchError::Other("it translates no Services here".to_owned()))
+    }
+
     /// Frames that the kernel has dropped before the system, if the system reports them.
     fn dropped_before(&self) -> Result<Option<u64>, BenchError> {
         Ok(None)
@@ -93,6 +101,9 @@ pub(crate) trait Running {
         None
     }
 }
+
+/// Virtual address of [`Running::serve`].
+pub(crate) const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 /// Function that opens or closes [`CHANGED_PORT`](crate::common::policy::CHANGED_PORT). It returns when the
 /// system's own tool reports success.

@@ -80,7 +80,7 @@ impl DataplaneApi for NoWorkers {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn path(&self, _: &FlowKey) -> FlowPath {
+    fn path(&self, _: &FlowKey, _: Option<std::net::SocketAddr>) -> FlowPath {
         unreachable!("nobody asks for a path")
     }
 }

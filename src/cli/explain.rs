@@ -127,7 +127,7 @@ fn by_switch(arguments: &ExplainArguments) -> Result<bool, CliError> {
             return Ok(paths.verdict != ServiceVerdict::Allow);
         }
     };
-    let reports = client.explain([&arguments.from, to], arguments.protocol, arguments.port)?;
+    let reports = client.explain([&arguments.from, to], arguments.protocol, arguments.port, None)?;
     print(arguments, &reports)?;
     Ok(reports.iter().any(|report| report.verdict == Verdict::Deny))
 }

@@ -348,7 +348,7 @@ mod tests {
                 format!("{port}pod = \"x/y\""),
                 ":1: ports[0].pod_addresses: a pod has 1 to 8 addresses".to_owned(),
             ),
-            (format!("{port}pod_addresses = [\"10.0.0.1\"]"), ":1: ports[0]: has pod_addresses".to_owned()),
+            (format!("{port}pod_addresses = [\"10.0.0.1\"]"), ":1: ports[0]: has keys of a pod".to_owned()),
             (
                 format!("{port}addresses = [\"10.0.0.1\"]"),
                 ":1: ports[0].addresses: only a host port".to_owned(),

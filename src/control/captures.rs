@@ -156,9 +156,9 @@ impl Describer<'_> {
         let (state, dataplane) = (self.state, self.dataplane);
         let decided_by = packet.flow.filter(|_| packet.is_new_flow).map(|flow| {
             self.origins.entry(flow).or_insert_with(|| {
-                let path = dataplane.path(&flow);
-                let is_current = path.generation == packet.generation;
-                let sides = [path.egress, path.ingress].into_iter().flatten().filter(|_| is_current);
+                let found = dataplane.decisions(&flow);
+                let is_current = found.generation == packet.generation;
+                let sides = [found.egress, found.ingress].into_iter().flatten().filter(|_| is_current);
                 sides.map(|side| side.decided_by.brief()).collect()
             })
         });
@@ -185,6 +185,7 @@ mod tests {
     use super::*;
     use crate::dataplane::{DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
     use crate::ids::{Generation, PortId};
+    use std::net::SocketAddr;
 
     /// Workers that still have the captures of the batch before.
     #[derive(Default)]
@@ -203,7 +204,7 @@ mod tests {
             unreachable!()
         }
 
-        fn path(&self, _: &FlowKey) -> FlowPath {
+        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
             unreachable!()
         }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::frame_summary::summarize;
 use super::protocol::{DropRecord, DropsReport};
 use super::state::State;
-use crate::dataplane::{DropReason, DropSample, FlowPath};
+use crate::dataplane::{DropReason, DropSample, FlowDecisions};
 use crate::limits::DROPS_KEPT_MAX;
 use crate::net::flow::FlowKey;
 use crate::tables::{PodName, RuleOrigin, Verdict};
@@ -72,17 +72,17 @@ impl DropLog {
     }
 }
 
-/// Describes a sample with names of this state. `path_of` gives the path of a flow under the policy in force.
+/// Describes a sample with names of this state. `decisions_on` evaluates a flow under the policy in force.
 pub(super) fn describe(
     sample: &DropSample,
     now_ms: u32,
     state: &State,
-    path_of: impl FnOnce(&FlowKey) -> FlowPath,
+    decisions_on: impl FnOnce(&FlowKey) -> FlowDecisions,
 ) -> DropRecord {
     let summary = summarize(sample.head());
-    let path = sample.evaluated.map(|flow| path_of(&flow));
+    let found = sample.evaluated.map(|flow| decisions_on(&flow));
     // Another generation may decide otherwise.
-    let path = path.filter(|path| path.generation == sample.generation);
+    let found = found.filter(|found| found.generation == sample.generation);
     let flow = sample.flow.or(summary.flow);
     let port = state.port_name(sample.port);
     let age = Duration::from_millis(now_ms.saturating_sub(sample.at_ms).into());
@@ -97,7 +97,7 @@ pub(super) fn describe(
         flow,
         source_pod: port.and_then(|port| state.pod_behind(port)).cloned(),
         destination_pod: flow.and_then(|flow| state.pod_with(flow.dst)).cloned(),
-        decided_by: path.and_then(|path| denial(path, sample.reason)),
+        decided_by: found.and_then(|found| denial(found, sample.reason)),
     }
 }
 
@@ -114,8 +114,8 @@ fn frame_text(sample: &DropSample, of_bytes: String) -> String {
 }
 
 /// Origin of the decision that denies the flow; the first policies where many isolate the pod.
-fn denial(path: FlowPath, reason: DropReason) -> Option<RuleOrigin> {
-    let side = if reason == DropReason::PolicyEgress { path.egress } else { path.ingress };
+fn denial(found: FlowDecisions, reason: DropReason) -> Option<RuleOrigin> {
+    let side = if reason == DropReason::PolicyEgress { found.egress } else { found.ingress };
     Some(side.filter(|side| side.verdict == Verdict::Deny)?.decided_by.brief())
 }
 

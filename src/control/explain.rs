@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,10 @@ pub struct PathReport {
     pub dropped: Option<DropReason>,
     /// Steps of the path, in order.
     pub steps: Vec<PathStep>,
-    /// Routes of the source and the destination address, with port and neighbour, as the workers use them.
+    /// Source and destination as policy and routes see them: the latter is the backend of a Service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ends: Vec<IpAddr>,
+    /// Routes of these, with port and neighbour, as the workers use them.
     #[serde(default)]
     pub routes: [Option<RouteInfo>; 2],
     /// Decision of the source pod's egress table, where the source is a pod of this node.
@@ -63,6 +66,8 @@ pub enum PathStepKind {
     PortState,
     /// Anti-spoofing check of the source address on its port.
     AntiSpoofing,
+    /// Backend of the Service that the destination is an address of.
+    Service,
     /// Route of the destination.
     Route,
     /// Address of the node that the connection leaves with.
@@ -151,7 +156,10 @@ pub(super) fn report(
     };
     let states = words.states(ends);
     let dropped = dropped.or_else(|| (!states.is_empty()).then_some(DropReason::PortDown));
-    let mut steps = vec![words.port(), words.anti_spoofing(), words.route()];
+    let mut steps = vec![words.port(), words.anti_spoofing()];
+    let service = words.service();
+    let has_route = service.as_ref().is_none_or(|step| step.passes);
+    steps.extend(service.into_iter().chain(has_route.then(|| words.route())));
     steps.extend(states);
     steps.extend(words.masquerade().into_iter().chain(words.mtu()).chain(words.neighbor()));
     steps.extend(ends.into_iter().filter_map(|end| words.tables(end)));
@@ -162,6 +170,7 @@ pub(super) fn report(
         verdict: if dropped.is_some() { Verdict::Deny } else { Verdict::Allow },
         dropped,
         steps,
+        ends: vec![path.flow.src, path.judged().dst],
         routes: live.routes.clone(),
         egress: side(&path.egress, &path.source_pod, Direction::Egress),
         ingress: side(&path.ingress, &path.destination_pod, Direction::Ingress),
@@ -248,8 +257,27 @@ impl PathWriter<'_> {
         PathStep { step: PathStepKind::AntiSpoofing, passes: self.path.may_send, text }
     }
 
+    fn service(&self) -> Option<PathStep> {
+        let FlowKey { dst, dst_port, .. } = self.path.flow;
+        let virtual_end = SocketAddr::new(dst, dst_port);
+        let refused = self.path.dropped.filter(|reason| reason.name().starts_with("service-"));
+        let text = match (refused, self.path.backend) {
+            (Some(reason), _) => {
+                format!(
+                    "{virtual_end} is a Service's, with no backend for it: packets are dropped as {}",
+                    reason.name()
+                )
+            }
+            (None, Some(backend)) => {
+                format!("{virtual_end} is a Service's: the connection goes to {backend}")
+            }
+            (None, None) => return None,
+        };
+        Some(PathStep { step: PathStepKind::Service, passes: refused.is_none(), text })
+    }
+
     fn route(&self) -> PathStep {
-        let destination = self.path.flow.dst;
+        let destination = self.path.judged().dst;
         let no_route = DropReason::NoRoute.name();
         let text = match self.path.destination {
             PathHop::NoRoute => format!(
@@ -382,7 +410,7 @@ impl fmt::Display for PathReport {
         for step in &self.steps {
             writeln!(f, "  {}{}", if step.passes { "" } else { "DROPPED: " }, step.text)?;
         }
-        for (end, route) in [(self.flow.src, &self.routes[0]), (self.flow.dst, &self.routes[1])] {
+        for (end, route) in self.ends.iter().zip(&self.routes) {
             if let Some(route) = route {
                 writeln!(f, "  {end} now: route {route}")?;
             }

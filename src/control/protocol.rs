@@ -46,7 +46,7 @@
 //! | `GET /v1/flows?FILTERS&sort=bytes\|packets\|age\|idle&limit=N&by_pod=BOOL` | | [`FlowsReport`] |
 //! | `DELETE /v1/flows?FILTERS` or `?all=true` | | [`FlowsEnded`]; ends the flows |
 //! | `GET /v1/flows/events?FILTERS` | | stream of lines, each a [`FlowEventLine`] as JSON |
-//! | `GET /v1/explain?from=END&to=END&protocol=P&port=N` | | list of [`PathReport`](super::explain::PathReport), one for each address family |
+//! | `GET /v1/explain?from=END&to=END&protocol=P&port=N&backend=ADDRESS:PORT` | | list of [`PathReport`](super::explain::PathReport), one for each address family |
 //!
 //! `FILTERS` of flows are `pod=NAMESPACE/NAME`, `address=PREFIX`, `port=N` or `N-M`, `protocol=P` and `state=NAME`: see
 //! [`FlowQuery`].

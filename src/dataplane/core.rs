@@ -4,15 +4,15 @@
 mod flows;
 mod observation;
 mod offload;
+mod paths;
 pub(super) mod published_state;
 pub(super) mod rehearsal;
 mod services;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -28,17 +28,17 @@ use super::fragments::FirstFragmentTable;
 use super::masquerade::ExternalPorts;
 use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::offload::Offload;
+use super::path::Trial;
 use super::service::{Bindings, open_bindings};
 use super::stats::FlowEventQueues;
 use super::worker::mailbox::Mailbox;
 use super::worker::shared::Shared;
 use super::{
-    ConntrackSettings, Counters, DecisionCount, DesiredState, FlowMemory, FlowPath, PortCounters, PortError,
-    RouteReport, Settings, StartError, WorkerCounters, path,
+    ConntrackSettings, Counters, DecisionCount, DesiredState, FlowMemory, PortCounters, PortError, Settings,
+    StartError, WorkerCounters,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
-use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, Verdict};
 
 pub use self::flows::{flow_state_is_final, flow_states};
@@ -54,6 +54,8 @@ pub(super) struct Core {
     /// Reason for which no flow is offloaded though the settings have it.
     pub(super) offload_refused: Option<String>,
     state: Mutex<State>,
+    /// Made for the first connection that is explained.
+    trial: OnceLock<Mutex<Trial>>,
 }
 
 /// Location of the flow table, and the flows restored from the process before.
@@ -155,7 +157,8 @@ impl Core {
         let state = State { desired, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
         let (started, state) = (Instant::now(), Mutex::new(state));
-        Ok(Core { shared, cores, flow_table: report, started, save_problem, offload_refused, state })
+        let trial = OnceLock::new();
+        Ok(Core { shared, cores, flow_table: report, started, save_problem, offload_refused, state, trial })
     }
 
     pub(super) fn workers(&self) -> usize {
@@ -254,30 +257,6 @@ impl Core {
             });
         }
         generation
-    }
-
-    /// Path of a new connection under the published snapshot.
-    pub(super) fn path(&self, flow: &FlowKey) -> FlowPath {
-        let (snapshot, desired) = self.in_force();
-        path::path(&snapshot, &desired, &self.shared.neighbors, flow)
-    }
-
-    /// Routes of the published snapshot, by prefix.
-    pub(super) fn routes(&self) -> Vec<RouteReport> {
-        let (snapshot, desired) = self.in_force();
-        path::routes(&snapshot, &desired, &self.shared.neighbors)
-    }
-
-    /// Route of an address in the published snapshot.
-    pub(super) fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
-        let (snapshot, desired) = self.in_force();
-        path::route_of(&snapshot, &desired, &self.shared.neighbors, address)
-    }
-
-    /// The published snapshot, and the state that it was laid out from. A change need not wait for their reader.
-    fn in_force(&self) -> (Arc<Snapshot>, Arc<DesiredState>) {
-        let state = self.state();
-        (self.shared.snapshot.current(), state.desired.clone())
     }
 
     pub(super) fn desired(&self) -> Arc<DesiredState> {

@@ -59,6 +59,6 @@ pub(crate) use fib::tunnel::Underlay;
 pub use flow_table::FlowTable;
 pub use masquerade::Masquerade;
 pub use open_port::{DryRun, check_link};
-pub use path::{FlowPath, PathSide, PathSpan};
+pub use path::{FlowDecisions, FlowPath, PathSide, PathSpan};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use types::*;

@@ -1,27 +1,28 @@
 //! Path of a new connection through the published snapshot, for operators: the result of each stage for its
 //! first packet.
 //!
-//! Every field comes from the function that the stage itself calls, so that this report cannot differ from
-//! the workers.
+//! The stages themselves take the first packet ([`trial`]). The other fields come from the functions that they call.
 
 mod routes;
+mod trial;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use self::routes::{Routes, hop_report, neighbor};
+pub(super) use self::trial::Trial;
+use self::trial::{Connection, Outcome};
+use super::conntrack::Conntrack;
 use super::fib::effective_acls::{EffectiveAcls, Flow};
 use super::fib::next_hop::Hop;
 use super::fib::port::{PolicyMode, PortView};
 use super::fib::rules::Rules;
 use super::fib::snapshot::Snapshot;
 use super::neighbor::table::Neighbors;
-use super::pipeline::anti_spoof::check_endpoints;
-use super::pipeline::route::is_routable;
 use super::{DesiredState, DropReason, PathHop, PathNeighbor, PortKind, RouteReport};
 use crate::ids::{AclId, ClassId, Generation, PortId};
-use crate::net::address::{Address, is_link_local, is_v4, pack, unpack};
+use crate::net::address::{Address, is_v4, pack, unpack};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
 
@@ -30,6 +31,9 @@ use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
 pub struct FlowPath {
     /// Key of the connection.
     pub flow: FlowKey,
+    /// Backend of the Service that the destination is an address of: the one that this connection gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
     /// Generation that the workers use.
     pub generation: Generation,
     /// Way of the replies, to the source address.
@@ -64,6 +68,14 @@ pub struct FlowPath {
     pub reply_dropped: Option<DropReason>,
 }
 
+impl FlowPath {
+    /// Key of the connection as policy and routes see it: to the backend of a Service.
+    pub fn judged(&self) -> FlowKey {
+        let to = |backend: SocketAddr| FlowKey { dst: backend.ip(), dst_port: backend.port(), ..self.flow };
+        self.backend.map_or(self.flow, to)
+    }
+}
+
 /// Decision of one pod's table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathSide {
@@ -89,6 +101,30 @@ pub struct PathSpan {
     pub decided_by: RuleOrigin,
 }
 
+/// Decisions on a connection, from the ends that policy sees, and the generation that has them: as [`FlowPath`] has these, without
+/// a trial of the connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowDecisions {
+    /// Generation that the workers use.
+    pub generation: Generation,
+    /// Egress decision of the source pod's table; `None` if none is looked up.
+    pub egress: Option<PathSide>,
+    /// Ingress decision of the destination pod's table; `None` if none is looked up.
+    pub ingress: Option<PathSide>,
+}
+
+/// Evaluates a connection under a snapshot.
+pub(super) fn decisions(snapshot: &Snapshot, key: &FlowKey) -> FlowDecisions {
+    let flow = new_flow(snapshot, key);
+    let ports = comes_by(snapshot, flow.src).and_then(|from| {
+        let Some(Hop::Port(to, _)) = snapshot.hop(flow.dst) else { return None };
+        Some((snapshot.port(from)?, snapshot.port(to)?))
+    });
+    let sides = ports.map(|(from, to)| sides(snapshot, &flow, from, to));
+    let [egress, ingress] = sides.unwrap_or_default();
+    FlowDecisions { generation: snapshot.generation, egress, ingress }
+}
+
 /// Lists the routes of a snapshot, which was built from `desired`, by prefix.
 pub(super) fn routes(snapshot: &Snapshot, desired: &DesiredState, neighbors: &Neighbors) -> Vec<RouteReport> {
     Routes::of(snapshot, desired, neighbors).reports()
@@ -104,17 +140,24 @@ pub(super) fn route_of(
     Routes::of(snapshot, desired, neighbors).route_of(address)
 }
 
-/// Computes the path of a new connection through a snapshot, which was built from `desired`.
+/// Computes the path of a new connection through a snapshot, which was built from `desired`. One to a Service gets this backend, if
+/// it may.
 pub(super) fn path(
     snapshot: &Snapshot,
     desired: &DesiredState,
     neighbors: &Neighbors,
-    key: &FlowKey,
+    (trial, flows): (&mut Trial, &Conntrack),
+    (key, backend): (&FlowKey, Option<SocketAddr>),
 ) -> FlowPath {
-    let flow = new_flow(snapshot, key);
-    let (source, destination) = (hop(snapshot, flow.src), hop(snapshot, flow.dst));
-    let comes_by = comes_by(snapshot, flow.src);
+    let asked = new_flow(snapshot, key);
+    let comes_by = comes_by(snapshot, asked.src);
     let from = comes_by.and_then(|port| Some((port, snapshot.port(port)?)));
+    let connection = Connection { key, backend, flows, by_node_socket: asked.by_node_socket };
+    let Outcome { dropped, to, is_masqueraded } = outcome(trial, snapshot, &connection, &asked, from);
+    // The flow that policy and routes see: to the backend of a Service.
+    let flow = Flow { dst: to.0, dst_port: to.1, ..asked };
+    let backend = (to != (asked.dst, key.dst_port)).then(|| SocketAddr::new(unpack(to.0), to.1));
+    let (source, destination) = (hop(snapshot, flow.src), hop(snapshot, flow.dst));
     let leaves_by = match destination {
         PathHop::Port { port, .. } => snapshot.port(port).map(|snapshot| (port, snapshot)),
         _ => None,
@@ -124,12 +167,13 @@ pub(super) fn path(
         (Some((_, from)), Some((_, to))) => sides(snapshot, &flow, from, to),
         _ => [None, None],
     };
-    let ports = from.and_then(|(_, from)| Some([from, leaves_by?.1]));
-    let masquerade = ports.and_then(|ports| masquerade(snapshot, key, &flow, ports));
-    let dropped = dropped(snapshot, key, &flow, from, destination, masquerade.is_some());
+    let waits = dropped == Some(DropReason::Masquerade);
+    let masquerade = snapshot.masquerade().filter(|_| is_masqueraded || waits);
+    let masquerade = masquerade.and_then(|view| view.address(is_v4(flow.src))).map(unpack);
     let number = snapshot.hop_number(flow.dst);
     FlowPath {
         flow: *key,
+        backend,
         generation: snapshot.generation,
         source,
         comes_by,
@@ -151,18 +195,6 @@ pub(super) fn path(
 /// Node at the other end of the tunnel that a flow takes.
 fn tunnel(snapshot: &Snapshot, flow: &Flow) -> Option<IpAddr> {
     snapshot.tunnel_of(flow.src, flow.dst).map(unpack)
-}
-
-/// Address of the node that a connection from one port to another leaves with.
-fn masquerade(snapshot: &Snapshot, key: &FlowKey, flow: &Flow, [from, to]: [&PortView; 2]) -> Option<IpAddr> {
-    let view = snapshot.masquerade().filter(|_| to.kind == PortKind::Uplink)?;
-    let by_service = || {
-        let mut services = snapshot.services().into_iter();
-        services.any(|services| services.carries_to(flow.protocol, flow.dst, key.dst_port))
-    };
-    let by_service = from.kind == PortKind::Uplink && by_service();
-    let covers = view.covers(from.kind, by_service, flow.src, flow.dst);
-    view.address(is_v4(flow.src)).filter(|_| covers).map(unpack)
 }
 
 /// Flow of a new connection. One from an address of the node is by a socket of the node, where the switch can tell these.
@@ -206,49 +238,28 @@ fn comes_by(snapshot: &Snapshot, source: Address) -> Option<PortId> {
     }
 }
 
-/// Reason of the first stage that drops the packet, in the order of the stages.
-fn dropped(
+/// Fate of the first packet of a connection.
+fn outcome(
+    trial: &mut Trial,
     snapshot: &Snapshot,
-    key: &FlowKey,
+    connection: &Connection<'_>,
     flow: &Flow,
     from: Option<(PortId, &PortView)>,
-    destination: PathHop,
-    is_masqueraded: bool,
-) -> Option<DropReason> {
-    let Some((id, from)) = from else {
-        // No port may send from an address of the switch, or from one in a pod prefix without a pod.
-        return Some(if snapshot.hop(flow.src).is_some() {
-            DropReason::Spoofed
-        } else {
-            DropReason::NoRoute
-        });
+) -> Outcome {
+    let dropped = |reason| Outcome {
+        dropped: Some(reason),
+        to: (flow.dst, connection.key.dst_port),
+        is_masqueraded: false,
     };
-    let is_from_link = is_link_local(flow.src) && is_link_local(flow.dst);
-    if !(is_from_link || snapshot.may_send(from, id, flow.src)) {
-        return Some(DropReason::Spoofed);
-    }
-    if let Some(reason) = check_endpoints((flow.src, key.src_port), (flow.dst, key.dst_port)) {
-        return Some(reason);
-    }
-    match destination {
-        PathHop::NoRoute | PathHop::NoPod => Some(DropReason::NoRoute),
-        PathHop::Gateway => {
-            let echo = if is_v4(flow.dst) { Protocol::ICMP } else { Protocol::ICMPV6 };
-            (flow.protocol != echo).then_some(DropReason::NoRoute)
-        }
-        PathHop::Port { .. } if !is_routable(flow.src, flow.dst) => Some(DropReason::NoRoute),
-        PathHop::Port { port, .. } => match snapshot.port(port) {
-            None => Some(DropReason::PortDown),
-            // The switch does not route between uplinks.
-            Some(to) if [from.kind, to.kind] == [PortKind::Uplink; 2] && !is_masqueraded => {
-                Some(DropReason::NoRoute)
-            }
-            Some(to) => snapshot.evaluate_new(flow, from, to, None).or_else(|| {
-                let waits = snapshot.masquerade().is_some_and(|view| view.waits());
-                (is_masqueraded && waits && from.is_pod()).then_some(DropReason::Masquerade)
-            }),
-        },
-    }
+    let Some(from) = from else {
+        // No port may send from an address of the switch, or from one in a pod prefix without a pod.
+        let is_somebodys = snapshot.hop(flow.src).is_some();
+        return dropped(if is_somebodys { DropReason::Spoofed } else { DropReason::NoRoute });
+    };
+    trial.first_packet(snapshot, connection, from).unwrap_or_else(|error| {
+        tracing::error!("a connection cannot be tried: {error}");
+        dropped(DropReason::TableFull)
+    })
 }
 
 fn reply_dropped(source: PathHop) -> Option<DropReason> {
@@ -261,6 +272,9 @@ fn reply_dropped(source: PathHop) -> Option<DropReason> {
 
 fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
     let Some(rules) = snapshot.rules() else { return [None, None] };
+    if flow.src == flow.dst {
+        return sides_of_itself(rules, flow, from);
+    }
     let acls = EffectiveAcls::of_established(flow, from, to);
     let is_evaluated = matches!(to.policy_mode(), PolicyMode::Tables { .. }) && acls.closed.is_none();
     let is_own_node = flow.by_node_socket && from.is_node_address(flow.src);
@@ -273,6 +287,13 @@ fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [O
     let evaluate = |acl: Option<AclId>, peer| side(rules, acl?, peer, flow);
     let peer = snapshot.ingress_peer(&acls, flow);
     [evaluate(acls.egress, flow.dst), evaluate(acls.ingress, peer).or(own_node)]
+}
+
+/// Decisions on a connection of a pod to itself, by its own Service: those of policies of the cluster.
+fn sides_of_itself(rules: &Rules, flow: &Flow, port: &PortView) -> [Option<PathSide>; 2] {
+    let PolicyMode::Tables { egress, ingress } = port.policy_mode() else { return [None, None] };
+    [egress, ingress]
+        .map(|acl| side(rules, acl, flow.src, flow).filter(|side| side.decided_by.is_of_cluster_policy()))
 }
 
 fn side(rules: &Rules, acl: AclId, peer: Address, flow: &Flow) -> Option<PathSide> {

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
@@ -250,7 +250,12 @@ impl Simulation {
 
     /// Path of a new connection under the published snapshot.
     pub fn path(&self, flow: &FlowKey) -> FlowPath {
-        self.core.path(flow)
+        self.path_by(flow, None)
+    }
+
+    /// Path of a new connection to a Service by this backend.
+    pub fn path_by(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
+        self.core.path(flow, backend)
     }
 
     /// Routes of the published snapshot, by prefix.

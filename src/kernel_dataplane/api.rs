@@ -1,6 +1,6 @@
 //! Operations of the control side.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::counters::{KernelCounters, shown};
@@ -138,9 +138,9 @@ impl DataplaneApi for KernelDataplane {
         self.start.elapsed()
     }
 
-    fn path(&self, flow: &FlowKey) -> FlowPath {
+    fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
         // The kernel resolves neighbours itself.
-        FlowPath { neighbor: None, ..self.published.path(flow) }
+        FlowPath { neighbor: None, ..self.published.path(flow, backend) }
     }
 
     fn routes(&self) -> Vec<RouteReport> {

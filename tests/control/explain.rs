@@ -1,6 +1,6 @@
 //! Explanations of a connection's path on a simulated dataplane, by the socket and by the command.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use assert_cmd::Command;
@@ -59,8 +59,8 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().flows(100).into_iter().all(see);
     }
 
-    fn path(&self, flow: &FlowKey) -> FlowPath {
-        self.0.lock().unwrap().path(flow)
+    fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
+        self.0.lock().unwrap().path_by(flow, backend)
     }
 
     fn routes(&self) -> Vec<RouteReport> {
@@ -121,7 +121,7 @@ fn address(text: &str) -> IpAddr {
 
 fn explain(switch: &Switch, from: &str, to: &str, port: u16) -> PathReport {
     let [from, to]: [Endpoint; 2] = [from, to].map(|end| end.parse().unwrap());
-    switch.explain([&from, &to], Protocol::TCP, Some(port)).unwrap().remove(0)
+    switch.explain([&from, &to], Protocol::TCP, Some(port), None).unwrap().remove(0)
 }
 
 pub(crate) fn open_uplink(switch: &Switch) {
@@ -245,6 +245,6 @@ fn the_command_asks_the_running_switch() {
     }
     let client = Client::new(&socket);
     let ends = ["10.1.0.3", "10.1.0.2"].map(|end| end.parse::<Endpoint>().unwrap());
-    let refused = client.explain(ends.each_ref(), Protocol::TCP, Some(0)).unwrap_err();
+    let refused = client.explain(ends.each_ref(), Protocol::TCP, Some(0), None).unwrap_err();
     assert_eq!(refused.status(), Some(422), "{refused}");
 }

@@ -1,7 +1,7 @@
 //! Test double of the dataplane, which records requests, and a switch on it.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -139,7 +139,7 @@ impl DataplaneApi for FakeDataplane {
         FlowTableReport { capacity: 4096, restored: 2, ..FlowTableReport::default() }
     }
 
-    fn path(&self, _: &FlowKey) -> FlowPath {
+    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
         unreachable!("paths are those of a simulated dataplane")
     }
 

@@ -50,7 +50,7 @@ fn ports_of_the_node_are_served_beside_the_loaded_services_and_go_with_their_pod
     let served = served(&["8080:80"]);
     let mapped =
         ("default/db:8080:80/tcp".to_owned(), vec![format!("{NODE}:8080"), "127.0.0.1:8080".to_owned()]);
-    assert_eq!(in_force(&served), [mapped.clone()]);
+    assert_eq!(in_force(&served), std::slice::from_ref(&mapped));
     assert!(served.dataplane.desired().services_awaited, "no Services have been loaded");
     let report = served.client.services().unwrap();
     assert!(report.since.is_none() && report.ports.is_empty() && report.port_mappings.len() == 1);

@@ -1,6 +1,7 @@
 //! The command `palisade agent`, and the agent within the switch, on a control socket.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -34,7 +35,7 @@ impl DataplaneApi for NoWorkers {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn path(&self, _: &FlowKey) -> FlowPath {
+    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
         unreachable!("nobody asks for a path")
     }
 }

@@ -1,20 +1,22 @@
 //! Explanations of a new connection's path, compared with the verdict of its first packet.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowPath, PathHop};
+use palisade::dataplane::{ConntrackSettings, DropReason, FlowPath, PathHop, Settings};
 use palisade::ids::AttachmentId;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::tables::{RuleOrigin, Verdict};
+use palisade::tables::{RuleOrigin, ServicePort, Verdict};
 
 use crate::frames::{Spec, Transport};
+use crate::masquerade;
 use crate::rig::assertions::{A, B, mute, serves};
 use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{
     HOST, Rig, Setting, UPLINK, gateway_address, ip, node_address, outside_address, pod_address,
     router_address,
 };
+use crate::services::fixture::{SERVICE, TARGET, external_address, port, services_at, virtual_address};
 
 /// Addresses of every kind, each in both families.
 fn addresses() -> Vec<[IpAddr; 2]> {
@@ -26,6 +28,8 @@ fn addresses() -> Vec<[IpAddr; 2]> {
         [ip("10.0.0.6"), ip("fd00::6")],
         gateway_address(),
         node_address(),
+        virtual_address(),
+        external_address(),
         outside_address(1),
         outside_address(2),
         [ip("192.0.2.7"), router_address()[1]],
@@ -42,6 +46,16 @@ fn settings() -> Vec<Setting> {
     unknown.rules[1] = None;
     let mut detached = open.clone();
     detached.attachments[1] = None;
+    // A Service of two pods, also at ports of the node.
+    let port = ServicePort {
+        node_port: Some(81),
+        mapped: node_address().map(|address| SocketAddr::new(address, SERVICE)).to_vec(),
+        ..port(&[A.index(), B.index()])
+    };
+    let served = Setting { services: Some(services_at(&port, &node_address())), ..open.clone() };
+    let outside = masquerade::setting();
+    let mut elsewhere = port.clone();
+    elsewhere.external_backends = outside_address(9).map(|address| SocketAddr::new(address, TARGET)).to_vec();
     let mut moved = open.clone();
     moved.attachments[1] = Some(AttachmentId(99));
     vec![
@@ -49,6 +63,10 @@ fn settings() -> Vec<Setting> {
         open.with(0, mute()).with(2, PodRules { ingress: Some(vec![]), egress: None }),
         Setting { draining: [B].into(), ..open.clone() },
         Setting { loaded: false, ..open.clone() },
+        served.with(1, mute()).with(0, serves(Protocol::TCP, TARGET)),
+        Setting { services: Some(services_at(&elsewhere, &node_address())), ..outside.clone() },
+        Setting { services: served.services.clone(), ..outside.with(1, mute()) },
+        served,
         Setting { fail_open: true, ..unknown.clone() },
         unknown,
         detached,
@@ -83,9 +101,15 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
     let conntrack = ConntrackSettings { flows_max: 1 << 14, ..ConntrackSettings::default() };
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut next_port = 1024;
+    let (mut translated, mut masqueraded) = (0, 0);
     for setting in settings() {
         for is_router_known in [true, false] {
-            let mut rig = Rig::with(1, conntrack.clone(), &setting);
+            if !is_router_known && setting.services.is_some() && setting.masquerade.is_none() {
+                continue;
+            }
+            let masquerade = setting.masquerade.as_ref().map(|set| set.external.clone());
+            let settings = Settings { masquerade, ..crate::rig::settings(1, conntrack.clone()) };
+            let mut rig = Rig::with_settings(&settings, &setting);
             rig.know_router(is_router_known);
             let ends = addresses();
             for (source, destination) in ends.iter().flat_map(|src| ends.iter().map(move |dst| (src, dst))) {
@@ -113,7 +137,16 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
                         };
                         let expected: BTreeMap<String, u64> =
                             expected.into_iter().map(|reason| (reason.to_owned(), 1)).collect();
+                        let out = match path.destination {
+                            PathHop::Port { port, .. } if expected.is_empty() => Some(port),
+                            _ => None,
+                        };
+                        let before = out.map(|port| rig.counters(port).transmitted);
                         assert_eq!(sent(&mut rig, &path), expected, "{setting:?}\n{path:#?}");
+                        let after = out.map(|port| rig.counters(port).transmitted);
+                        assert_eq!(after, before.map(|count| count + 1), "{setting:?}\n{path:#?}");
+                        translated += usize::from(path.backend.is_some());
+                        masqueraded += usize::from(path.masquerade.is_some());
                         let reason = expected.into_keys().next().unwrap_or_else(|| "passed".to_owned());
                         *seen.entry(reason).or_default() += 1;
                     }
@@ -131,9 +164,11 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
         "policy-egress",
         "policy-ingress",
         "draining",
+        "service-no-backend",
     ] {
         assert!(seen.contains_key(reason), "{reason} never came: {seen:?}");
     }
+    assert!(translated > 100 && masqueraded > 100, "{translated} {masqueraded}");
 }
 
 #[test]

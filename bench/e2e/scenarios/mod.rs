@@ -108,6 +108,10 @@ fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
         connect("tcp-connect", 4),
         default_scenario("tcp-connect-generated", "connections_per_s", smoke, tcp_connect_generated::measure),
         bulk("tcp-bulk-mtu1500", Mtu::Of(1500)),
+        Scenario {
+            mtu: Mtu::Of(1500),
+            ..default_scenario("tcp-bulk-service", "gbps", smoke, tcp_bulk::measure_by_service)
+        },
     ];
     if !smoke {
         scenarios.insert(1, connect("tcp-connect-64", 64));

@@ -1,5 +1,6 @@
-//! TCP bulk transfer between two pods: one connection of `iperf3`, with all offloads, and without pinning.
+//! TCP bulk transfer between two pods, directly and by a Service: one connection of `iperf3`, with all offloads, and without pinning.
 
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,10 +22,25 @@ const WARM_UP_S: &str = "1";
 /// Least throughput of a working MTU. With less only small segments pass.
 const GBPS_MIN: f64 = 0.01;
 
+/// Measures to the server's own address.
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    measure_to(trial, |server, _| Ok(server.v4()))
+}
+
+/// Measures to a virtual address of the server.
+pub(super) fn measure_by_service(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    measure_to(trial, |server, port| trial.running.serve(trial.rig, server, port))
+}
+
+fn measure_to(
+    trial: &Trial<'_>,
+    address_of: impl Fn(&Pod, u16) -> Result<Ipv4Addr, BenchError>,
+) -> Result<Measures, BenchError> {
     let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     // A port that the probes do not use.
-    let port = (OPEN_PORTS.start() + 1).to_string();
+    let port = OPEN_PORTS.start() + 1;
+    let to = address_of(&server, port)?;
+    let port = port.to_string();
     let mut listen = Command::new("iperf3");
     listen.args(["--server", "--one-off", "--port", &port]).stdout(Stdio::null()).stderr(Stdio::null());
     let _server = server
@@ -34,7 +50,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let seconds = trial.seconds.to_string();
     let mut send = Command::new("iperf3");
     send.args(["--json", "--time", &seconds, "--omit", WARM_UP_S, "--port", &port, "--client"]);
-    send.arg(server.v4().to_string());
+    send.arg(to.to_string());
     let (text, cost) = trial.measure_cpu(|| client.run(|| run(&mut send, ""))?)?;
     let report: Value = serde_json::from_str(&text).map_err(std::io::Error::from)?;
     let end = &report["end"];

@@ -1,12 +1,15 @@
 //! Systems in the node's kernel: forwarding, and forwarding with the kernel's connection tracking.
 
+use std::net::Ipv4Addr;
+
+use palisade::lab::Pod;
 use palisade::render::Part;
 
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::manifests::Renderings;
 use crate::rig::Rig;
-use crate::system::{FlowMemory, PolicyToggle, Running};
+use crate::system::{FlowMemory, PolicyToggle, Running, VIRTUAL};
 
 /// Node's kernel, whose work counts for no process.
 pub(super) struct InKernel;
@@ -57,6 +60,17 @@ impl Drop for ConntrackLimit {
 impl Running for KernelConntrack {
     fn pids(&self) -> Vec<u32> {
         vec![]
+    }
+
+    /// Translates as kube-proxy's rules do, in nftables.
+    fn serve(&self, rig: &Rig, pod: &Pod, port: u16) -> Result<Ipv4Addr, BenchError> {
+        let rules = format!(
+            "table ip services {{ chain before {{ type nat hook prerouting priority dstnat;\n\
+             ip daddr {VIRTUAL} tcp dport {port} dnat to {}:{port}\n}} }}\n",
+            pod.v4()
+        );
+        rig.in_node("nft", &["-f", "-"], &rules)?;
+        Ok(VIRTUAL)
     }
 
     fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {

@@ -1,19 +1,22 @@
 //! The switch itself: the binary of this build, with one worker on the system's core.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use palisade::control::protocol::TablesPatch;
 use palisade::control::{Client, ClientError};
-use palisade::lab::{PodPorts, Switch, SwitchSpec};
+use palisade::lab::{Pod, PodPorts, Switch, SwitchSpec};
 use palisade::limits::MTU_MAX;
+use palisade::net::flow::Protocol;
 use palisade::policy::{Compiler, Options};
+use palisade::tables::{ServicePort, ServicePortName, ServiceTable};
 
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::manifests;
 use crate::process::{Daemon, resident_bytes};
 use crate::rig::Rig;
-use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
+use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System, VIRTUAL};
 
 /// Size of the flow table: a million, and a quarter more.
 const FLOWS: u64 = 1_250_000;
@@ -95,6 +98,23 @@ impl System for Palisade {
 }
 
 impl Running for Started {
+    fn serve(&self, _: &Rig, pod: &Pod, port: u16) -> Result<Ipv4Addr, BenchError> {
+        let name = ServicePortName {
+            namespace: "default".to_owned(),
+            name: "bench".to_owned(),
+            port: None,
+            protocol: Protocol::TCP,
+        };
+        let service = ServicePort {
+            cluster: vec![SocketAddr::new(VIRTUAL.into(), port)],
+            internal_backends: vec![SocketAddr::new(pod.v4().into(), port)],
+            ..ServicePort::default()
+        };
+        let table = ServiceTable { node_addresses: Vec::new(), ports: [(name, service)].into() };
+        self.switch.client().put_services(&table).map_err(client_error)?;
+        Ok(VIRTUAL)
+    }
+
     fn pids(&self) -> Vec<u32> {
         vec![self.switch.pid()]
     }

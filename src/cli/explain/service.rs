@@ -46,9 +46,10 @@ pub(super) fn paths(
     let (addresses, backends) = addressed(&found.port, outside, port);
     let mut paths = Vec::new();
     for backend in backends.iter().take(BACKENDS_MAX) {
-        let to = Endpoint::Ip(backend.ip());
+        let Some(by) = addresses.iter().find(|by| by.is_ipv4() == backend.is_ipv4()) else { continue };
+        let to = Endpoint::Ip(by.ip());
         // A client without an address of the family does not get this backend.
-        match client.explain([from, &to], protocol, Some(backend.port())) {
+        match client.explain([from, &to], protocol, Some(by.port()), Some(*backend)) {
             Ok(of_backend) => paths.extend(of_backend),
             Err(error) if backends.iter().any(|other| other.is_ipv4() != backend.is_ipv4()) => drop(error),
             Err(error) => return Err(error.into()),

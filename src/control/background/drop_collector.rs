@@ -45,7 +45,7 @@ impl Switch {
             return;
         }
         let state = self.state.load_full();
-        let record = |sample| describe(sample, now_ms, &state, |flow| self.dataplane.path(flow));
+        let record = |sample| describe(sample, now_ms, &state, |flow| self.dataplane.decisions(flow));
         let records: Vec<_> = samples.iter().map(record).collect();
         records.iter().for_each(|record| deny_log.add(record));
         if is_followed {

@@ -7,6 +7,7 @@ mod services;
 mod steering;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -294,16 +295,20 @@ impl Client {
         self.read(Method::DELETE, &flows_path("/v1/flows", query), Bytes::new())
     }
 
-    /// Explains a new connection: one report for each address family that both ends have.
+    /// Explains a new connection: one report for each address family that both ends have. One to an address of a Service gets this
+    /// backend, if the Service has it.
     pub fn explain(
         &self,
         [from, to]: [&Endpoint; 2],
         protocol: Protocol,
         port: Option<u16>,
+        backend: Option<SocketAddr>,
     ) -> Result<Vec<PathReport>, ClientError> {
         let end = |end: &Endpoint| segment(&end.to_string());
         let port = port.map(|port| format!("&port={port}")).unwrap_or_default();
-        let query = format!("from={}&to={}&protocol={protocol}{port}", end(from), end(to));
+        let backend = backend.map(|backend| format!("&backend={}", segment(&backend.to_string())));
+        let backend = backend.unwrap_or_default();
+        let query = format!("from={}&to={}&protocol={protocol}{port}{backend}", end(from), end(to));
         self.get(&format!("/v1/explain?{query}"))
     }
 

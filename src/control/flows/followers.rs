@@ -200,6 +200,7 @@ impl Body for EventStream {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
+    use std::net::SocketAddr;
 
     use super::*;
     use crate::control::protocol::{FlowEventRecord, FlowQuery};
@@ -225,7 +226,7 @@ mod tests {
             unreachable!()
         }
 
-        fn path(&self, _: &FlowKey) -> FlowPath {
+        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
             unreachable!()
         }
 

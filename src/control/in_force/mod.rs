@@ -17,6 +17,7 @@ use crate::limits::{CLASS_POLICIES_MAX, REPORT_ENTRIES_MAX};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::testcase::{Endpoint, expand_probe};
 use crate::tables::{PodName, RuleTables};
+use std::net::SocketAddr;
 
 impl Switch {
     /// Checks full tables as [`Switch::replace_tables`] does, and loads nothing.
@@ -28,12 +29,14 @@ impl Switch {
         Ok(Checked { generation: state.generation })
     }
 
-    /// Explains a new connection: one report for each address family that both ends have.
+    /// Explains a new connection: one report for each address family that both ends have. One to an address of a Service gets this
+    /// backend, if the Service has it.
     pub fn explain(
         &self,
         ends: [&Endpoint; 2],
         protocol: Protocol,
         port: Option<u16>,
+        backend: Option<SocketAddr>,
     ) -> Result<Vec<PathReport>, ApiError> {
         if protocol.has_ports() && port.is_none_or(|port| port == 0) {
             let reason = format!("{protocol} needs a destination port, from 1 to 65535");
@@ -48,10 +51,12 @@ impl Switch {
         let hits = self.hits();
         let hits = hits.iter().map(|((origin, verdict), count)| ((origin, *verdict), *count)).collect();
         let report = |flow: &FlowKey| {
+            let path = self.dataplane.path(flow, backend);
+            let judged = path.judged();
             let route = |address| Some(state.route_info(&self.dataplane.route_of(address)?));
-            let live = LiveState::new([flow.src, flow.dst].map(route), &hits);
-            let report = explain::report(&self.dataplane.path(flow), ends, &state, &self.settings, &live);
-            PathReport { audit: self.audit.denial(flow, &state, &*self.dataplane), ..report }
+            let live = LiveState::new([judged.src, judged.dst].map(route), &hits);
+            let report = explain::report(&path, ends, &state, &self.settings, &live);
+            PathReport { audit: self.audit.denial(&judged, &state, &*self.dataplane), ..report }
         };
         Ok(flows.iter().map(report).collect())
     }

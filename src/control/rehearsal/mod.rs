@@ -200,6 +200,7 @@ impl Rehearsal {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use std::thread;
     use std::time::Duration;
@@ -228,7 +229,7 @@ mod tests {
             unreachable!()
         }
 
-        fn path(&self, _: &FlowKey) -> FlowPath {
+        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
             unreachable!()
         }
 
@@ -287,7 +288,7 @@ mod tests {
             unreachable!()
         }
 
-        fn path(&self, _: &FlowKey) -> FlowPath {
+        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
             unreachable!()
         }
 

@@ -1,5 +1,6 @@
 //! Request handlers, one for each line of the table in [`protocol`](crate::control::protocol).
 
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -293,6 +294,7 @@ pub(super) struct ExplainQuery {
     #[serde(default = "tcp")]
     protocol: Protocol,
     port: Option<u16>,
+    backend: Option<SocketAddr>,
 }
 
 fn tcp() -> Protocol {
@@ -303,8 +305,8 @@ pub(super) async fn explain(
     State(switch): Shared,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Json<Vec<PathReport>>, HttpError> {
-    let Query(ExplainQuery { from, to, protocol, port }) = query?;
-    run_blocking(move || Ok(Json(switch.explain([&from, &to], protocol, port)?)))
+    let Query(ExplainQuery { from, to, protocol, port, backend }) = query?;
+    run_blocking(move || Ok(Json(switch.explain([&from, &to], protocol, port, backend)?)))
 }
 
 /// Rejects a body by its announced length, before any of it is received.

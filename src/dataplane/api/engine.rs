@@ -1,7 +1,7 @@
 //! Operations of the dataplane on AF_XDP.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::dataplane::engine::{Dataplane, Guards, WORKER_TIMEOUT, link_of};
 use crate::dataplane::fib::layout;
 use crate::dataplane::port_attachment::{PortAttachment, check_tap};
 use crate::dataplane::{
-    Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
-    FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, ServiceFlows,
-    StuckWorker, WorkerTimes,
+    Counters, DesiredState, DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath,
+    FlowTableReport, FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport,
+    ServiceFlows, StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -250,8 +250,12 @@ impl DataplaneApi for Dataplane {
         self.core.flow_table().clone()
     }
 
-    fn path(&self, flow: &FlowKey) -> FlowPath {
-        self.core.path(flow)
+    fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
+        self.core.path(flow, backend)
+    }
+
+    fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
+        self.core.decisions(flow)
     }
 
     fn routes(&self) -> Vec<RouteReport> {

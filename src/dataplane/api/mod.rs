@@ -3,7 +3,7 @@
 mod engine;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::capture::Capture;
 use super::core::rehearsal::{Candidate, Disagreement};
 use super::engine::WORKER_TIMEOUT;
 use super::{
-    Backend, Counters, DesiredState, DropSamples, FlowCounters, FlowEvents, FlowInfo, FlowPath,
-    FlowTableReport, FlowsLeft, NotTaken, PortError, PortHealth, PortReport, PortSpec, RouteReport,
+    Backend, Counters, DesiredState, DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo,
+    FlowPath, FlowTableReport, FlowsLeft, NotTaken, PortError, PortHealth, PortReport, PortSpec, RouteReport,
     ServiceFlows, StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId};
@@ -51,8 +51,14 @@ pub trait DataplaneApi: Send + Sync {
         Vec::new()
     }
 
-    /// Path of a new connection under the snapshot that the workers use.
-    fn path(&self, flow: &FlowKey) -> FlowPath;
+    /// Path of a new connection under the snapshot that the workers use. One to a Service gets this backend, if it may.
+    fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath;
+
+    /// Decisions on a connection, whose destination is no Service's: cheaper than its path, which has them too.
+    fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
+        let FlowPath { generation, egress, ingress, .. } = self.path(flow, None);
+        FlowDecisions { generation, egress, ingress }
+    }
 
     /// Opens a port again after a change of its interface, whose name may have changed too. The pod behind it keeps its
     /// connections. On failure the port is closed, and its program drops every frame.

@@ -48,6 +48,7 @@ mod parts {
 mod key {
     pub(super) use super::super::Key;
 
+    #[derive(Clone, Copy)]
     pub(super) struct HashSeed;
 
     impl HashSeed {
@@ -57,7 +58,7 @@ mod key {
 
         /// A hash that gives all keys the same two buckets and the same primary slot. Loom requires that each
         /// run does the same.
-        #[allow(clippy::unused_self)] // It has the signature of the real one.
+        #[allow(clippy::unused_self, clippy::trivially_copy_pass_by_ref)] // It has the signature of the real one.
         pub(super) fn hash(&self, key: &Key) -> u64 {
             (key.word & 1) << 57
         }

@@ -1,6 +1,6 @@
 //! Published state without workers, for a dataplane whose packets the kernel forwards.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,8 +60,8 @@ impl PublishedState {
     }
 
     /// Path of a new connection.
-    pub fn path(&self, flow: &FlowKey) -> FlowPath {
-        self.0.path(flow)
+    pub fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
+        self.0.path(flow, backend)
     }
 
     /// Routes by prefix.

@@ -345,13 +345,14 @@ impl Snapshot {
     }
 
     /// Evaluates a flow of the pod behind `port` to itself through its own Service, to which policies of the cluster alone
-    /// apply. Returns the reason to drop it, or `None` if it may pass. Each packet asks, so `worker` counts denials alone.
+    /// apply. Returns the reason to drop it, or `None` if it may pass. Each packet asks, so the worker `counted_by` counts denials
+    /// alone.
     #[cold]
     pub(crate) fn evaluate_to_itself(
         &self,
         flow: &Flow,
         port: &PortView,
-        worker: usize,
+        counted_by: Option<usize>,
     ) -> Option<DropReason> {
         let (egress, ingress) = match port.policy_mode() {
             PolicyMode::None | PolicyMode::Open => return None,
@@ -363,7 +364,7 @@ impl Snapshot {
             let decision = rules.decide(acl, flow.src, flow, None);
             let is_subject = rules.name(decision).is_some_and(RuleOrigin::is_of_cluster_policy);
             let is_denied = is_subject && !decision.is_allow();
-            if is_denied {
+            if let Some(worker) = counted_by.filter(|_| is_denied) {
                 rules.count(worker, decision);
             }
             is_denied

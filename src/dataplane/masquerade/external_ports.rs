@@ -89,7 +89,8 @@ impl ExternalPorts {
         Ok(Some(ports))
     }
 
-    fn new(flows_max: usize, huge_pages: bool) -> io::Result<ExternalPorts> {
+    /// Makes an empty table for so many flows.
+    pub(crate) fn new(flows_max: usize, huge_pages: bool) -> io::Result<ExternalPorts> {
         let buckets = (flows_max * PLACES_PER_FLOW).div_ceil(PLACES).max(1);
         Ok(ExternalPorts(HugeArray::new(buckets, huge_pages)?))
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -90,7 +91,7 @@ impl DataplaneApi for DryRun {
         Ok(self.core.publish(&mut self.core.state(), Some(desired), &|_, _| {}))
     }
 
-    fn path(&self, flow: &FlowKey) -> FlowPath {
-        self.core.path(flow)
+    fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
+        self.core.path(flow, backend)
     }
 }

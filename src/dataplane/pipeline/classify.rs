@@ -33,7 +33,7 @@ pub(super) fn classify(
         let flow = lookups.flow(packet.index);
         let existing = inserted_earlier(context, policy_batch, flow).or_else(|| {
             evaluated += 1;
-            let denial = || policy_batch.denial(n, rules, context.worker);
+            let denial = || policy_batch.denial(n, rules, context.counted_by);
             let state = admit(batch, packet.index, context, denial)?;
             insert_flow(batch, context, policy_batch, worker_state, translator, (flow, packet, state))
         });

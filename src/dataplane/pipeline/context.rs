@@ -16,6 +16,8 @@ pub(crate) struct Context<'a> {
     pub worker: usize,
     /// Number of workers.
     pub workers: usize,
+    /// Worker that counts decisions and flows in the snapshot. `None` for a trial, which leaves no trace there.
+    pub counted_by: Option<usize>,
     /// Milliseconds since the start of the switch, read at the beginning of the batch.
     pub now_ms: u32,
     /// The same time in nanoseconds.

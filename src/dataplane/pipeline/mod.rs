@@ -59,21 +59,21 @@ use super::{DropReason, DropSample, SAMPLE_BYTES_MAX};
 /// Most front ends of one backend to which one batch opens flows from one port of a client.
 const COLLISION_ROUNDS: usize = 4;
 
-/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition
+/// Takes a batch through all stages, and calls `done` with the name of each and the batch after it. Afterwards no disposition
 /// is pending.
 #[inline]
 pub(crate) fn run(
     batch: &mut Batch,
     context: &Context<'_>,
     state: StageState<'_>,
-    mut done: impl FnMut(&'static str),
+    mut done: impl FnMut(&'static str, &Batch),
 ) {
     let mut done = |stage, batch: &mut Batch| {
         if batch.notes.is_on() {
             let frames = batch.len();
             batch.notes.note(stage, &batch.dispositions[..frames]);
         }
-        done(stage);
+        done(stage, batch);
     };
     let StageState {
         translator,
@@ -127,7 +127,7 @@ pub(crate) fn run(
         classify_fragments(batch, context, lookups, fragments, rate_limits);
     }
     done("fragments", batch);
-    if context.snapshot.has_policers {
+    if context.snapshot.has_policers && context.counted_by.is_some() {
         police(batch, context);
     }
     done("police", batch);

@@ -274,12 +274,19 @@ impl PolicyBatch {
 
     /// The reason to drop packet number `n`, if policy denies it. Counts the decisive rules.
     #[inline(always)]
-    pub(super) fn denial(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
+    pub(super) fn denial(
+        &self,
+        n: usize,
+        rules: Option<&Rules>,
+        counted_by: Option<usize>,
+    ) -> Option<DropReason> {
         let queries = self.flows[n].1;
         let passes = |number: usize| {
             let decision = self.queries.decisions[number % QUERIES_MAX];
             rules.is_some_and(|rules| {
-                rules.count(worker, decision);
+                if let Some(worker) = counted_by {
+                    rules.count(worker, decision);
+                }
                 decision.is_allow()
             })
         };

@@ -105,7 +105,7 @@ impl Bindings {
     }
 
     /// Makes an empty table for so many flows, in huge pages if requested and available.
-    pub(super) fn new(flows: usize, huge_pages: bool) -> std::io::Result<Bindings> {
+    pub(crate) fn new(flows: usize, huge_pages: bool) -> std::io::Result<Bindings> {
         let slots = Bindings::slots_for(flows);
         Ok(Bindings::of(HugeArray::new(slots, huge_pages)?, HugeArray::new(slots, huge_pages)?))
     }

@@ -16,7 +16,7 @@ use super::port_entry::{BackendsFor, PortEntry};
 use super::uplink_ports::{Changes, UplinkPorts};
 use crate::dataplane::ServiceFlows;
 use crate::ids::Generation;
-use crate::net::address::{Address, is_v4, pack};
+use crate::net::address::{Address, pack};
 use crate::net::flow::Protocol;
 use crate::tables::{PersistentMap, ServicePort, ServicePortName, ServiceSet};
 use crate::xdp::ServiceDestinations;
@@ -367,15 +367,6 @@ impl ServiceFib {
     #[inline]
     pub(crate) fn entry(&self, place: PlaceId) -> &PortEntry {
         &self.pages[usize::from(place.page)].places[place.index as usize].entry
-    }
-
-    /// Whether clients outside may take this backend though it is elsewhere.
-    pub(crate) fn carries_to(&self, protocol: Protocol, address: Address, port: u16) -> bool {
-        let is_v4 = is_v4(address);
-        let has = |entry: &PortEntry| {
-            entry.is_carried(is_v4) && entry.find(BackendsFor::Outside, is_v4, address, port).is_some()
-        };
-        self.entries.iter().any(|(name, entry)| name.protocol == protocol && has(entry))
     }
 
     /// Destinations that uplinks take from the kernel.

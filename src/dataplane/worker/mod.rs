@@ -273,7 +273,7 @@ impl Worker {
     }
 
     /// Runs the stages over the batch, and dispatches its frames.
-    fn process(&mut self, now_ms: u32, now_ns: u64, done: impl FnMut(&'static str)) {
+    fn process(&mut self, now_ms: u32, now_ns: u64, mut done: impl FnMut(&'static str)) {
         // A port may have as many frames in flight as are free: ports that transmit nothing leave the others, and each other, an ever
         // smaller but equal share (dynamic thresholds, Choudhury and Hahne 1998). Ports that are not active have none in flight.
         let share = (self.free.len() + self.batch.len()).clamp(PORT_BURST_FRAMES_MAX, RING_SLOTS);
@@ -284,6 +284,7 @@ impl Worker {
         let context = Context {
             worker: self.id.index(),
             workers: self.shared.mailboxes.len(),
+            counted_by: Some(self.id.index()),
             now_ms,
             now_ns,
             umem: &self.umem,
@@ -307,7 +308,7 @@ impl Worker {
             transmit_credit: &mut self.transmit_credit,
             free: &mut self.free,
         };
-        pipeline::run(&mut self.batch, &context, state, done);
+        pipeline::run(&mut self.batch, &context, state, |stage, _| done(stage));
         if self.batch.notes.is_on() {
             self.recorder.hand_over(&mut self.batch, self.snapshot.generation);
         }

@@ -1,5 +1,6 @@
 //! Failures of the compiler, which no manifest can cause.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,7 +28,7 @@ impl DataplaneApi for NoWorkers {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn path(&self, _: &FlowKey) -> FlowPath {
+    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
         unreachable!("nobody asks for a path")
     }
 }

@@ -108,17 +108,19 @@ fn explain_names_the_address_that_a_flow_leaves_with() {
             outside_address(6)[family],
         ];
         let mut rig = Rig::with_settings(&masquerade::settings(1), &on);
+        let to = destinations(family)[0];
         let path = |rig: &Rig, src, dst, dst_port| {
             let path =
                 rig.sim.path(&FlowKey { protocol: Protocol::UDP, src, dst, src_port: CLIENT, dst_port });
             (path.masquerade, path.dropped)
         };
-        assert_eq!(path(&rig, client, backend, TARGET), (Some(node), None));
+        assert_eq!(path(&rig, client, to.ip(), to.port()), (Some(node), None));
+        assert_eq!(path(&rig, client, backend, TARGET), (None, Some(DropReason::NoRoute)));
         assert_eq!(path(&rig, client, backend, TARGET + 1), (None, Some(DropReason::NoRoute)));
         assert_eq!(path(&rig, pod, backend, TARGET), (None, None));
         assert_eq!(path(&rig, pod, server, 53), (Some(node), Some(DropReason::Masquerade)));
         rig.publish(&off);
-        assert_eq!(path(&rig, client, backend, TARGET), (None, Some(DropReason::NoRoute)));
+        assert_eq!(path(&rig, client, to.ip(), to.port()), (None, Some(DropReason::ServiceRemote)));
         assert_eq!(path(&rig, pod, server, 53), (None, None));
     }
 }

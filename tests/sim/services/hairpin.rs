@@ -1,10 +1,11 @@
 //! A pod that has reached itself by its own Service, and replies of that pod to others.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::dataplane::{DesiredState, DropReason};
-use palisade::net::flow::Protocol;
+use palisade::dataplane::{DesiredState, DropReason, FlowPath};
+use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::{PolicyKind, PolicyRef, RuleOrigin, RuleTables, Verdict};
 
 use super::errors::error;
@@ -180,10 +181,29 @@ fn policies_of_the_cluster_apply_to_a_pod_that_reaches_itself() {
             // The exchange that has begun ends too.
             is_dropped(&mut rig, B, &request[0], reason);
             is_dropped(&mut rig, B, &reply[0], reason);
+            let path = explained(&rig, family);
+            assert_eq!(path.dropped, Some(reason));
+            let side = if reason == DropReason::PolicyEgress { path.egress } else { path.ingress };
+            assert!(side.is_some_and(|side| side.verdict == Verdict::Deny), "the policy is named");
+            let path = explained(&rig, family);
+            assert_eq!(path.dropped, Some(reason));
+            let side = if reason == DropReason::PolicyEgress { path.egress } else { path.ingress };
+            assert!(side.is_some_and(|side| side.verdict == Verdict::Deny), "the policy is named");
             assert_eq!(decisions(&rig, Verdict::Deny).values().sum::<u64>(), before + 2);
         }
         rig.sim.publish(of_cluster(&with(PodRules { ingress: Some(vec![Rule::ALL]), egress: None })));
         becomes(&mut rig, B, &reply[0], B, &reply[1]);
         becomes(&mut rig, B, &request[0], B, &request[1]);
+        assert_eq!(explained(&rig, family).dropped, None);
     }
+}
+
+/// Explanation of a datagram of the second pod to its own Service.
+fn explained(rig: &Rig, family: usize) -> FlowPath {
+    let [src, dst] = [pod_address(1)[family], virtual_address()[family]];
+    let flow = FlowKey { src, dst, protocol: Protocol::UDP, src_port: CLIENT, dst_port: SERVICE };
+    let own = SocketAddr::new(src, TARGET);
+    let path = rig.sim.path_by(&flow, Some(own));
+    assert_eq!(path.backend, Some(own));
+    path
 }

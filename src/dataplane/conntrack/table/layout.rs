@@ -48,11 +48,21 @@ impl Conntrack {
     /// Makes an empty table, on huge pages if `huge_pages` and the kernel has any. Fails where there is no
     /// memory for it.
     pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
+        Conntrack::with_seed(settings, huge_pages, HashSeed::random())
+    }
+
+    /// Makes an empty table for a few flows, with the hashes of this one.
+    pub(crate) fn small_copy(&self, flows: usize) -> io::Result<Conntrack> {
+        let settings = ConntrackSettings { flows_max: flows, ..ConntrackSettings::default() };
+        Conntrack::with_seed(&settings, false, self.seed)
+    }
+
+    fn with_seed(settings: &ConntrackSettings, huge_pages: bool, seed: HashSeed) -> io::Result<Conntrack> {
         let buckets = Conntrack::buckets_for(settings);
         let entries = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
         let virtual_ends = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
         let buckets = HugeArray::new(buckets, huge_pages)?;
-        Ok(Conntrack::of(buckets, (entries, virtual_ends), HashSeed::random(), settings))
+        Ok(Conntrack::of(buckets, (entries, virtual_ends), seed, settings))
     }
 
     /// Number of buckets of a table with these settings.

@@ -61,7 +61,7 @@ fn reopen_flow(
         (Some(from), Some(to)) => {
             let by_node_socket = init.by_node_socket(from);
             let flow = flow_of(&packet_flow.key, init.opened_by_low, by_node_socket);
-            snapshot.evaluate_new(&flow, from, to, Some(context.worker))
+            snapshot.evaluate_new(&flow, from, to, context.counted_by)
         }
         _ => Some(DropReason::NoRoute),
     });

@@ -49,7 +49,7 @@ pub(in crate::dataplane::pipeline) fn revalidate(
         (Some((_, from)), Some((_, to))) => snapshot.evaluate(&flow, from, to, counted_by),
         _ => Some(DropReason::NoRoute),
     };
-    if let Some(reason) = evaluate(None).and_then(|_| evaluate(Some(context.worker))) {
+    if let Some(reason) = evaluate(None).and_then(|_| evaluate(context.counted_by)) {
         // While no tables are loaded no packet passes, and no flow has been decided on.
         if snapshot.rules().is_some() || reason != DropReason::UnknownPod {
             context.conntrack.remove(slot, Some(FlowEnd::Policy), worker_state);

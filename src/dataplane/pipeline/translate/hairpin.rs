@@ -117,7 +117,7 @@ fn denial(batch: &Batch, i: usize, context: &Context<'_>, target: u16) -> Option
     let port = context.snapshot.port(batch.in_ports[i])?;
     let Packet { src, protocol, .. } = batch.packets[i];
     let flow = Flow { src, dst: src, protocol, dst_port: target, by_node_socket: false };
-    context.snapshot.evaluate_to_itself(&flow, port, context.worker)
+    context.snapshot.evaluate_to_itself(&flow, port, context.counted_by)
 }
 
 /// Drops a packet of a pod to itself. Its sample names the pod as the destination.

@@ -74,7 +74,9 @@ pub(in crate::dataplane::pipeline) fn remember(
         let key = affinity_key(context, packet, virtual_end.0, virtual_end.1);
         bind(context, &key, backend, owner);
     }
-    entry.count_opened(choice.backends, packet.is_v4, choice.index.into());
+    if context.counted_by.is_some() {
+        entry.count_opened(choice.backends, packet.is_v4, choice.index.into());
+    }
 }
 
 /// Caches the hop of a client's packet beside its binding, if no packet changes the flow in `slot` any more.

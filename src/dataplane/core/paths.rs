@@ -1,0 +1,45 @@
+//! Paths of connections, decisions on them, and routes, under the published snapshot.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Core;
+use crate::dataplane::fib::snapshot::Snapshot;
+use crate::dataplane::path::{self, FlowDecisions, FlowPath, Trial};
+use crate::dataplane::{DesiredState, RouteReport};
+use crate::net::flow::FlowKey;
+
+impl Core {
+    /// Path of a new connection under the published snapshot.
+    pub(in crate::dataplane) fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
+        let (snapshot, desired) = self.in_force();
+        // A panic during a trial leaves one that works.
+        let trial = self.trial.get_or_init(|| Mutex::new(Trial::new()));
+        let mut trial = trial.lock().unwrap_or_else(PoisonError::into_inner);
+        let flows = (&mut *trial, &self.shared.conntrack);
+        path::path(&snapshot, &desired, &self.shared.neighbors, flows, (flow, backend))
+    }
+
+    /// Decisions on a connection under the published snapshot.
+    pub(in crate::dataplane) fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
+        path::decisions(&self.shared.snapshot.current(), flow)
+    }
+
+    /// Routes of the published snapshot, by prefix.
+    pub(in crate::dataplane) fn routes(&self) -> Vec<RouteReport> {
+        let (snapshot, desired) = self.in_force();
+        path::routes(&snapshot, &desired, &self.shared.neighbors)
+    }
+
+    /// Route of an address in the published snapshot.
+    pub(in crate::dataplane) fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
+        let (snapshot, desired) = self.in_force();
+        path::route_of(&snapshot, &desired, &self.shared.neighbors, address)
+    }
+
+    /// The published snapshot, and the state that it was laid out from. A change need not wait for their reader.
+    pub(super) fn in_force(&self) -> (Arc<Snapshot>, Arc<DesiredState>) {
+        let state = self.state();
+        (self.shared.snapshot.current(), state.desired.clone())
+    }
+}
