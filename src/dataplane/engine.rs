@@ -86,12 +86,7 @@ impl Dataplane {
     /// run stay while Services are awaited.
     pub(super) fn set_services(&self, port: &mut OpenPort) {
         let (services, keeps_others) = self.core.uplink_services();
-        if let Err(error) = port.attachment.set_services(&services, keeps_others) {
-            tracing::error!(
-                interface = port.interface.name,
-                "an uplink does not take all that is for Services: {error}"
-            );
-        }
+        port.set_services(&services, keeps_others);
     }
 
     /// Returns the ports of Services of an earlier run to the kernel, if no Services have been loaded in time.

@@ -103,7 +103,8 @@ impl Dataplane {
         let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
         let attachment = PortAttachment::Program(program);
-        let mut open = OpenPort { interface: interface.clone(), attachment, marker };
+        let mut open =
+            OpenPort { interface: interface.clone(), attachment, marker, lacking: BTreeMap::new() };
         self.set_services(&mut open);
         self.set_port_problem(id, open.problem());
         ports.insert(id, open);

@@ -1,7 +1,7 @@
 //! Attachment of an open port to its interface: an XDP program on an interface of the node, or a tap device in the
 //! network namespace of a pod; at the other end of a host port, the program that marks the node's sockets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -20,28 +20,58 @@ pub(super) struct OpenPort {
     pub(super) attachment: PortAttachment,
     /// Program that marks the node's sockets, of a host port, or the reason why there is none.
     pub(super) marker: Option<Result<NodeMarker, String>>,
+    /// Problems of an uplink's program, by the part that it lacks.
+    pub(super) lacking: BTreeMap<Lacking, String>,
+}
+
+/// Part of what the program of an uplink takes from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lacking {
+    Prefixes,
+    Exceptions,
+    Services,
+}
+
+impl Lacking {
+    fn says(self) -> &'static str {
+        match self {
+            Lacking::Prefixes => "does not take all that is for its pods",
+            Lacking::Exceptions => "may take from the kernel what other nodes answer it",
+            Lacking::Services => "does not take all that is for Services",
+        }
+    }
 }
 
 impl OpenPort {
     /// Sets the prefixes that an uplink takes from the kernel.
     pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
-        if let Err(error) = self.attachment.set_prefixes(prefixes) {
-            tracing::error!(
-                interface = self.interface.name,
-                "an uplink does not take all that is for its pods: {error}"
-            );
-        }
+        let result = self.attachment.set_prefixes(prefixes);
+        self.note(Lacking::Prefixes, result);
     }
 
     /// Sets the destinations to which pods keep their addresses.
     pub(super) fn set_exceptions(&mut self, exceptions: &BTreeSet<IpNet>) {
         let PortAttachment::Program(program) = &mut self.attachment else { return };
-        if let Err(error) = program.set_exceptions(exceptions) {
-            tracing::error!(
-                interface = self.interface.name,
-                "an uplink may take from the kernel what other nodes answer it: {error}"
-            );
+        let result = program.set_exceptions(exceptions);
+        self.note(Lacking::Exceptions, result);
+    }
+
+    /// Sets the ports of Services that an uplink takes from the kernel. With `keeps_others` those of the process before stay beside
+    /// them.
+    pub(super) fn set_services(&mut self, services: &Arc<ServiceDestinations>, keeps_others: bool) {
+        let result = self.attachment.set_services(services, keeps_others);
+        self.note(Lacking::Services, result);
+    }
+
+    /// Notes whether the program of an uplink has taken over a part of what it takes from the kernel.
+    fn note(&mut self, part: Lacking, result: Result<(), XdpError>) {
+        let interface = &self.interface.name;
+        let Err(error) = result else { return drop(self.lacking.remove(&part)) };
+        let problem = format!("uplink {interface} {}: {error}", part.says());
+        if self.lacking.get(&part) != Some(&problem) {
+            tracing::error!("{problem}");
         }
+        self.lacking.insert(part, problem);
     }
 
     /// Keeps the program that marks the node's sockets attached. Returns whether it is where it was not before, or the
@@ -65,12 +95,15 @@ impl OpenPort {
 
     /// Problem of the port for the operator.
     pub(super) fn problem(&self) -> Option<String> {
-        let reason = self.marker.as_ref()?.as_ref().err()?;
         let interface = &self.interface.name;
-        Some(format!(
-            "host port {interface}: the node's own packets are not told from those that it forwards, and policy applies to \
-             them (kubelet's probes too): {reason}"
-        ))
+        let marker = self.marker.as_ref().and_then(|marker| marker.as_ref().err()).map(|reason| {
+            format!(
+                "host port {interface}: the node's own packets are not told from those that it forwards, and policy applies to \
+                 them (kubelet's probes too): {reason}"
+            )
+        });
+        let all: Vec<String> = marker.into_iter().chain(self.lacking.values().cloned()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Detaches the port's programs, or removes its tap device.

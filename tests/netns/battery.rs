@@ -49,6 +49,18 @@ fn no_hostile_frame_arrives_on_tap_devices_with_one_worker() {
 }
 
 #[test]
+fn no_hostile_frame_arrives_on_tap_devices_with_two_workers() {
+    let Some(_isolated) = isolated() else { return };
+    battery(2, PodPorts::Tap);
+}
+
+#[test]
+fn no_hostile_frame_arrives_with_one_worker() {
+    let Some(_isolated) = isolated() else { return };
+    battery(1, PodPorts::Veth);
+}
+
+#[test]
 fn no_hostile_frame_arrives_beside_offloaded_flows() {
     let Some(_isolated) = isolated() else { return };
     battery(1, PodPorts::Offload);

@@ -45,6 +45,11 @@ fn each_kind_of_hostile_frame_has_its_verdict_on_taps() {
     battery(1, PortKind::Tap);
 }
 
+#[test]
+fn each_kind_of_hostile_frame_has_its_verdict_on_taps_with_two_workers() {
+    battery(2, PortKind::Tap);
+}
+
 /// Pod `number` of a lab.
 fn station(number: usize) -> Station {
     let host = number + 2;

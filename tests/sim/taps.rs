@@ -182,6 +182,39 @@ fn segments_are_cut_for_other_ports_and_have_the_mtu_of_the_way() {
 }
 
 #[test]
+fn segments_that_a_router_may_fragment_get_the_mtu_of_the_next_link() {
+    let mut rig = rig();
+    let sent = |dont_fragment: bool| {
+        let spec = tcp(0, SMALL, 1, ACK | PSH, &bytes(6000));
+        let mut frame = unfinished(A, &spec);
+        if !dont_fragment {
+            frame[20] &= !0x40;
+            let checksum = frames::checksum::ones_sum(&[&frame[14..24], &[0; 2], &frame[26..34]].concat());
+            frame[24..26].copy_from_slice(&(!checksum).to_be_bytes());
+        }
+        (spec, frame)
+    };
+    for dont_fragment in [false, true] {
+        let (spec, frame) = sent(dont_fragment);
+        let before = rig.counters(A);
+        inject(&rig, A, header(&spec, 1400), &frame);
+        step(&mut rig);
+        let out = collected(&rig, SMALL);
+        if dont_fragment {
+            assert_eq!(rig.drops_since(A, &before), [("too-big".to_owned(), 1)].into());
+            continue;
+        }
+        let mut payload = Vec::new();
+        for (_, segment) in &out {
+            frames::check(segment).unwrap();
+            assert!(segment.len() <= usize::from(SMALL_MTU) + 14, "{} bytes", segment.len());
+            payload.extend_from_slice(&segment[14 + 40..]);
+        }
+        assert!(out.len() > 6 && payload == spec.payload, "{} segments", out.len());
+    }
+}
+
+#[test]
 fn a_header_that_contradicts_its_packet_is_malformed() {
     let mut rig = rig();
     let spec = tcp(0, B, 1, ACK, &bytes(3000));

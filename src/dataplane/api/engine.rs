@@ -177,7 +177,7 @@ impl DataplaneApi for Dataplane {
         let wait = self.wait_for_workers();
         let publish =
             |desired| self.check_observed(self.core.publish(&mut self.core.state(), Some(desired), &wait));
-        let uplinks = ports.values_mut().filter(|port| port.attachment.has_prefixes());
+        let uplinks = ports.iter_mut().filter(|(_, port)| port.attachment.has_prefixes());
         let mut uplinks: Vec<_> = uplinks.collect();
         if uplinks.is_empty() {
             return publish(desired);
@@ -187,15 +187,16 @@ impl DataplaneApi for Dataplane {
         if let Some(resolver) = &*self.resolver() {
             resolver.keep_resolved(layout::next_hops(&desired));
         }
-        uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
+        uplinks.iter_mut().for_each(|(_, port)| port.set_prefixes(&both));
         let masquerade = desired.masquerade.clone();
         let generation = publish(desired)?;
-        for port in uplinks {
+        for (id, port) in uplinks {
             if let Some(peers) = masquerade.as_ref().and_then(|masquerade| masquerade.kernel_peers()) {
                 port.set_exceptions(peers);
             }
             port.set_prefixes(&wanted);
             self.set_services(port);
+            self.set_port_problem(*id, port.problem());
         }
         Ok(generation)
     }

@@ -135,7 +135,10 @@ impl Dataplane {
             warnings: Vec::new(),
         };
         let attachment = PortAttachment::Offloaded(Box::new(attached));
-        ports.insert(id, OpenPort { interface: interface.clone(), attachment, marker: None });
+        ports.insert(
+            id,
+            OpenPort { interface: interface.clone(), attachment, marker: None, lacking: BTreeMap::new() },
+        );
         Ok(report)
     }
 

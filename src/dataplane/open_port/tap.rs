@@ -72,7 +72,7 @@ impl Dataplane {
             warnings,
         };
         let attachment = PortAttachment::Tap(device, namespace);
-        ports.insert(id, OpenPort { interface, attachment, marker: None });
+        ports.insert(id, OpenPort { interface, attachment, marker: None, lacking: BTreeMap::new() });
         Ok(report)
     }
 

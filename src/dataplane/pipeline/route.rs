@@ -10,8 +10,11 @@ use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
 use crate::ids::PortId;
+use crate::limits::PORT_SEGMENTS_MAX;
 use crate::net::address::{self, Address};
+use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
+use crate::net::virtio_net::VirtioNet;
 
 /// Routes packet `i` by its destination, and sets its adjacency. Returns the number of the hop, if there is a
 /// route.
@@ -142,7 +145,7 @@ pub(in crate::dataplane) fn forward_via(
     let packet = &batch.packets[i];
     let mtu = usize::from(adjacency.mtu);
     let is_oversize = packet.ip_bytes() > mtu && !segments_fit(batch, i, context, mtu);
-    if (packet.ttl <= 1) | (is_oversize && !note_oversize(batch, i, context)) {
+    if (packet.ttl <= 1) | (is_oversize && !note_oversize(batch, i, context, mtu)) {
         report_unforwardable(batch, i, context, rate_limits, adjacency);
     } else if mac == 0 {
         solicit(batch, i, context, rate_limits, number);
@@ -171,17 +174,43 @@ fn segments_fit(batch: &Batch, i: usize, context: &Context<'_>, mtu: usize) -> b
     })
 }
 
-/// Has packet `i` cut into fragments. Returns false for one that no router may fragment, and for one of segments: its sender
-/// has no smaller ones.
+/// Has packet `i` cut into fragments, or into smaller segments of TCP. Returns false for one that no router may fragment, and for
+/// datagrams that the sender's kernel has put together: each is one that would have to be fragmented.
 #[cold]
 #[inline(never)]
-fn note_oversize(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
-    let has_segments = |frame| context.umem.virtio_header(frame).is_some_and(|header| header.gso_size > 0);
-    let may = !batch.packets[i].dont_fragment
-        && !has_segments(&batch.frames[i])
-        && batch.oversize.len() < batch.oversize.capacity();
+fn note_oversize(batch: &mut Batch, i: usize, context: &Context<'_>, mtu: usize) -> bool {
+    if batch.packets[i].dont_fragment {
+        return false;
+    }
+    if let Some(header) = context.umem.virtio_header(&batch.frames[i]).filter(|header| header.gso_size > 0) {
+        return shorten_segments(batch, i, context, header, mtu);
+    }
+    let may = batch.oversize.len() < batch.oversize.capacity();
     if may {
         batch.oversize.push(i as u16);
+    }
+    may
+}
+
+/// Gives the segments of packet `i` a size that fits the MTU: the bytes of the stream are the same. Returns false, and does nothing,
+/// for any other packet than one of TCP, and where they would be too many.
+fn shorten_segments(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    header: VirtioNet,
+    mtu: usize,
+) -> bool {
+    let (frame, packet) = (&mut batch.frames[i], &batch.packets[i]);
+    let headers =
+        usize::from(packet.l4 - packet.l3) + transport_header_bytes(packet, context.umem.data(frame));
+    let gso_size = mtu.saturating_sub(headers) as u16;
+    let header = VirtioNet { gso_size, ..header };
+    let may = packet.protocol == Protocol::TCP
+        && gso_size > 0
+        && header.segments(packet.end.into()) <= PORT_SEGMENTS_MAX;
+    if may {
+        context.umem.set_virtio_header(frame, header);
     }
     may
 }

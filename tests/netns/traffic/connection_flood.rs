@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use palisade::dataplane::Gateway;
 use palisade::lab::traffic::{Server, Services};
-use palisade::lab::{POD_INTERFACE, Pod};
+use palisade::lab::{LabSpec, POD_INTERFACE, Pod, PodPorts};
 use palisade::net::tcp::Flags;
 use palisade::pktgen::{Content, FlowSpace, FrameSize, Kind, Rate, Receive, Session, Setup, Target, Traffic};
 
 use crate::support::connection::Connection;
 use crate::support::{
     PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_pings, eventually, isolated, only_from,
+    spec_of,
 };
 
 /// Size of the flow table.
@@ -110,8 +111,9 @@ impl Drop for StopWhenDropped<'_> {
 
 /// Starts a rig with a `flooder` that `db` cannot reply to: its connections stay half-open, and none is
 /// reset.
-fn deaf_rig(config: &str) -> Rig {
-    deaf(Rig::with(&["db", "client", "other", "flooder"], 1, config))
+fn deaf_rig(config: &str, ports: PodPorts, workers: u16) -> Rig {
+    let spec = LabSpec { ports, workers, ..spec_of(&["db", "client", "other", "flooder"]) };
+    deaf(Rig::of(&spec, config))
 }
 
 /// Takes from `db` the route to `flooder`.
@@ -126,7 +128,18 @@ pub(super) fn deaf(rig: Rig) -> Rig {
 #[test]
 fn a_flood_fills_a_small_table_and_established_flows_stay() {
     let Some(_isolated) = isolated() else { return };
-    let rig = deaf_rig(&format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"));
+    fill_a_small_table(PodPorts::Veth, 1);
+}
+
+#[test]
+fn a_flood_on_taps_fills_a_small_table_of_two_workers_and_established_flows_stay() {
+    let Some(_isolated) = isolated() else { return };
+    fill_a_small_table(PodPorts::Tap, 2);
+}
+
+fn fill_a_small_table(ports: PodPorts, workers: u16) {
+    let small = format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n");
+    let rig = deaf_rig(&small, ports, workers);
     let pods = ["db", "client", "other", "flooder"].map(|name| rig.pod(name));
     let [db, client, other, flooder] = &pods;
     let mut talk = Connection::open(client, db);

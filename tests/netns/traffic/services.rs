@@ -22,11 +22,12 @@ const CONNECTIONS: usize = 60;
 const CHANGES: usize = 30;
 
 /// Lab with a client and a backend on a tap device, and a client and a backend on a veth pair.
-fn rig(config: &str) -> Rig {
+fn rig(config: &str, workers: u16) -> Rig {
     let taps = ["client-tap", "web-tap"].map(|pod| (pod.to_owned(), PodPorts::Tap));
     let mut lab = Lab::up(&LabSpec {
         ports_of: taps.into(),
         mtu: 1500,
+        workers,
         ..LabSpec::of(&["client-tap", "client-veth", "web-tap", "web-veth"]).unwrap()
     })
     .unwrap();
@@ -59,7 +60,16 @@ pub(super) fn table(pods: &[&Pod]) -> ServiceTable {
 #[test]
 fn connections_reach_the_backends_of_a_service_while_these_change() {
     let Some(_isolated) = isolated() else { return };
-    let rig = rig("");
+    reach_backends_that_change(&rig("", 1));
+}
+
+#[test]
+fn connections_reach_the_backends_of_a_service_by_two_workers() {
+    let Some(_isolated) = isolated() else { return };
+    reach_backends_that_change(&rig("", 2));
+}
+
+fn reach_backends_that_change(rig: &Rig) {
     let [tap, veth, web_tap, web_veth] =
         ["client-tap", "client-veth", "web-tap", "web-veth"].map(|name| rig.pod(name));
     let client = rig.switch.client();
@@ -127,7 +137,7 @@ fn connections_reach_the_backends_of_a_service_while_these_change() {
 fn a_connection_to_a_service_outlives_the_switch_and_its_backends_place() {
     let Some(_isolated) = isolated() else { return };
     let config = "[conntrack]\ntcp_pickup = false\n";
-    let Rig { switch, mut lab } = rig(config);
+    let Rig { switch, mut lab } = rig(config, 1);
     let [from, web, other] = ["client-veth", "web-veth", "web-tap"].map(|name| lab.pod(name).unwrap());
     switch.client().put_services(&table(&[&web])).unwrap();
     let listener = web.run(|| TcpListener::bind((web.v4(), PORT))).unwrap().unwrap();

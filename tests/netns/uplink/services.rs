@@ -241,3 +241,32 @@ fn connections_from_outside_outlive_the_switch() {
         talk(connection);
     }
 }
+
+/// Has the kernel refuse changes of a map of the program on an interface.
+fn freeze(interface: &str, map: &str) {
+    use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+    use libbpf_rs::{MapCore, MapHandle, Xdp, XdpFlags};
+    use std::os::fd::AsFd;
+    let index = palisade::netlink::Interface::find(interface).unwrap().index.cast_signed();
+    // The kernel answers for the interface; the descriptor does not matter.
+    let anything = std::fs::File::open("/dev/null").unwrap();
+    let id = Xdp::new(anything.as_fd()).query_id(index, XdpFlags::NONE).unwrap();
+    let mut programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
+    let maps = programs.find(|info| info.id == id).unwrap().map_ids;
+    let maps = maps.into_iter().map(|id| MapHandle::from_map_id(id).unwrap());
+    maps.filter(|found| found.name() == map).for_each(|map| map.freeze().unwrap());
+}
+
+#[test]
+fn ports_that_an_uplink_cannot_take_are_a_problem_in_the_status() {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = rig();
+    let node = &cluster.nodes[1];
+    let problems = || node.client().status().unwrap().problems;
+    assert!(problems().is_empty(), "{:?}", problems());
+    node.own.enter(|| freeze("up0", "service_ports"));
+    cluster.write_policy(&manifests(false));
+    eventually("the status says so", || {
+        problems().iter().any(|problem| problem.contains("up0 does not take all that is for Services"))
+    });
+}

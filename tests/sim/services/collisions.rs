@@ -74,7 +74,7 @@ fn each_front_end_of_a_backend_answers_one_port_of_a_client() {
     const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for protocol in super::fixture::PROTOCOLS {
         for (family, order) in [0, 1].into_iter().flat_map(|family| ORDERS.map(|order| (family, order))) {
-            let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+            let mut rig = Rig::new(1 + family, &with_backends(&Setting::open(), &[1]));
             let front_ends = order.map(|n| front_ends(family)[n]);
             let sources = front_ends.map(|front_end| exchange(&mut rig, protocol, CLIENT, front_end));
             // The first flow has the client's own port.
@@ -118,7 +118,7 @@ fn packets_of_one_batch_to_two_front_ends_all_arrive() {
 fn random_queries_to_many_front_ends_are_all_answered() {
     for seed in histories("queries to front ends of one backend", 0..3, 2) {
         let mut random = Random(seed.number);
-        let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
+        let mut rig = Rig::new(1 + seed.number as usize % 2, &with_backends(&Setting::open(), &[1]));
         for _ in 0..400 {
             let family = random.below(2) as usize;
             let front_end = front_ends(family)[random.below(3) as usize];
@@ -152,32 +152,36 @@ fn a_late_datagram_of_the_backend_closes_no_front_end() {
 
 #[test]
 fn a_moved_flow_outlives_the_one_that_has_the_clients_port() {
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    let [first, _, direct] = front_ends(0);
-    exchange(&mut rig, Protocol::UDP, CLIENT, first);
-    let source = exchange(&mut rig, Protocol::UDP, CLIENT, direct);
-    for _ in 0..30 {
-        rig.wait(Duration::from_secs(20));
-        assert_eq!(arrives(&mut rig, Protocol::UDP, 2, CLIENT, direct), source);
-        is_answered(&mut rig, Protocol::UDP, source, CLIENT, direct);
+    for workers in [1, 2] {
+        let mut rig = Rig::new(workers, &with_backends(&Setting::open(), &[1]));
+        let [first, _, direct] = front_ends(0);
+        exchange(&mut rig, Protocol::UDP, CLIENT, first);
+        let source = exchange(&mut rig, Protocol::UDP, CLIENT, direct);
+        for _ in 0..30 {
+            rig.wait(Duration::from_secs(20));
+            assert_eq!(arrives(&mut rig, Protocol::UDP, 2, CLIENT, direct), source);
+            is_answered(&mut rig, Protocol::UDP, source, CLIENT, direct);
+        }
+        assert_eq!(flows(&rig).len(), 1, "the flow by the Service has ended");
+        // Both have ended: the next flow has the client's port.
+        rig.wait(Duration::from_mins(10));
+        assert_eq!(exchange(&mut rig, Protocol::UDP, CLIENT, direct), CLIENT);
     }
-    assert_eq!(flows(&rig).len(), 1, "the flow by the Service has ended");
-    // Both have ended: the next flow has the client's port.
-    rig.wait(Duration::from_mins(10));
-    assert_eq!(exchange(&mut rig, Protocol::UDP, CLIENT, direct), CLIENT);
 }
 
 #[test]
 fn a_port_beside_the_moved_one_has_a_flow_of_its_own() {
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    let [first, second, _] = front_ends(0);
-    exchange(&mut rig, Protocol::UDP, CLIENT, first);
-    let source = exchange(&mut rig, Protocol::UDP, CLIENT, second);
-    // Another socket of the client has the source port that the backend knows.
-    let other = exchange(&mut rig, Protocol::UDP, source, second);
-    assert_ne!(other, source);
-    for (source, client_port) in [(source, CLIENT), (other, source)] {
-        is_answered(&mut rig, Protocol::UDP, source, client_port, second);
+    for workers in [1, 2] {
+        let mut rig = Rig::new(workers, &with_backends(&Setting::open(), &[1]));
+        let [first, second, _] = front_ends(0);
+        exchange(&mut rig, Protocol::UDP, CLIENT, first);
+        let source = exchange(&mut rig, Protocol::UDP, CLIENT, second);
+        // Another socket of the client has the source port that the backend knows.
+        let other = exchange(&mut rig, Protocol::UDP, source, second);
+        assert_ne!(other, source);
+        for (source, client_port) in [(source, CLIENT), (other, source)] {
+            is_answered(&mut rig, Protocol::UDP, source, client_port, second);
+        }
     }
 }
 
@@ -208,15 +212,17 @@ fn a_client_port_has_eight_flows_to_one_backend() {
     let addresses: Vec<SocketAddr> =
         (1..=9).map(|host| SocketAddr::new(ip(&format!("10.96.1.{host}")), SERVICE)).collect();
     let ports = ServicePort { cluster: addresses.clone(), ..port(&[1]) };
-    let mut rig = Rig::new(1, &Setting { services: Some(services(&ports)), ..Setting::open() });
-    let mut sources: Vec<u16> =
-        addresses[..8].iter().map(|end| exchange(&mut rig, Protocol::UDP, CLIENT, *end)).collect();
-    sources.sort_unstable();
-    sources.dedup();
-    assert_eq!(sources.len(), 8);
-    let ninth = between(Protocol::UDP, 0, CLIENT, addresses[8]);
-    is_dropped(&mut rig, A, &ninth, DropReason::ServiceCollision);
-    exchange(&mut rig, Protocol::UDP, CLIENT + 1, addresses[8]);
+    for workers in [1, 2] {
+        let mut rig = Rig::new(workers, &Setting { services: Some(services(&ports)), ..Setting::open() });
+        let mut sources: Vec<u16> =
+            addresses[..8].iter().map(|end| exchange(&mut rig, Protocol::UDP, CLIENT, *end)).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        assert_eq!(sources.len(), 8);
+        let ninth = between(Protocol::UDP, 0, CLIENT, addresses[8]);
+        is_dropped(&mut rig, A, &ninth, DropReason::ServiceCollision);
+        exchange(&mut rig, Protocol::UDP, CLIENT + 1, addresses[8]);
+    }
 }
 
 #[test]

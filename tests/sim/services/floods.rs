@@ -65,25 +65,27 @@ fn flood(rig: &mut Rig, rounds: u32) {
 
 #[test]
 fn floods_of_several_senders_take_no_connection_its_translation() {
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    let inside = (pod_address(0)[0], virtual_address()[0]);
-    // The client outside shares its port with the flood.
-    let outside = (outside_address(200)[0], external_address()[0]);
-    for port in CLIENT..CLIENT + 40 {
-        for step in 0..3 {
-            pass(&mut rig, A, inside, step, port);
-            pass(&mut rig, UPLINK, outside, step, port);
-        }
-    }
-    for _ in 0..3 {
-        rig.wait(Duration::from_secs(5));
-        flood(&mut rig, 200);
+    for workers in [1, 2] {
+        let mut rig = Rig::new(workers, &with_backends(&Setting::open(), &[1]));
+        let inside = (pod_address(0)[0], virtual_address()[0]);
+        // The client outside shares its port with the flood.
+        let outside = (outside_address(200)[0], external_address()[0]);
         for port in CLIENT..CLIENT + 40 {
-            // The backend sends first: nothing repairs what is lost.
-            for (from, ends) in [(A, inside), (UPLINK, outside)] {
-                let [at_client, at_backend] = both(ends.0, ends.1, 1, Protocol::TCP, port);
-                becomes(&mut rig, B, &at_backend, from, &at_client);
-                pass(&mut rig, from, ends, 2, port);
+            for step in 0..3 {
+                pass(&mut rig, A, inside, step, port);
+                pass(&mut rig, UPLINK, outside, step, port);
+            }
+        }
+        for _ in 0..3 {
+            rig.wait(Duration::from_secs(5));
+            flood(&mut rig, 200);
+            for port in CLIENT..CLIENT + 40 {
+                // The backend sends first: nothing repairs what is lost.
+                for (from, ends) in [(A, inside), (UPLINK, outside)] {
+                    let [at_client, at_backend] = both(ends.0, ends.1, 1, Protocol::TCP, port);
+                    becomes(&mut rig, B, &at_backend, from, &at_client);
+                    pass(&mut rig, from, ends, 2, port);
+                }
             }
         }
     }
@@ -91,18 +93,20 @@ fn floods_of_several_senders_take_no_connection_its_translation() {
 
 #[test]
 fn a_connection_gets_its_replies_from_the_address_that_it_was_opened_to_last() {
-    let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
-    let (client, services) = (pod_address(0)[0], [virtual_address()[0], external_address()[0]]);
-    for (n, service) in [services[0], services[1], services[0]].into_iter().enumerate() {
-        for step in 0..3 {
-            pass(&mut rig, A, (client, service), step, CLIENT);
-        }
-        let sent = reset([client, service], [CLIENT, SERVICE]);
-        let seen = reset([client, pod_address(1)[0]], [CLIENT, TARGET]);
-        becomes(&mut rig, A, &sent, B, &seen);
-        if n == 0 {
-            // The first connection is forgotten, its bindings are not.
-            rig.wait(Duration::from_mins(10));
+    for workers in [1, 2] {
+        let mut rig = Rig::new(workers, &with_backends(&Setting::open(), &[1]));
+        let (client, services) = (pod_address(0)[0], [virtual_address()[0], external_address()[0]]);
+        for (n, service) in [services[0], services[1], services[0]].into_iter().enumerate() {
+            for step in 0..3 {
+                pass(&mut rig, A, (client, service), step, CLIENT);
+            }
+            let sent = reset([client, service], [CLIENT, SERVICE]);
+            let seen = reset([client, pod_address(1)[0]], [CLIENT, TARGET]);
+            becomes(&mut rig, A, &sent, B, &seen);
+            if n == 0 {
+                // The first connection is forgotten, its bindings are not.
+                rig.wait(Duration::from_mins(10));
+            }
         }
     }
 }
@@ -114,13 +118,15 @@ fn a_connection_that_has_ended_keeps_no_backend_that_has_left() {
         tcp_pickup: true,
         ..palisade::dataplane::ConntrackSettings::default()
     };
-    let mut rig = Rig::with(1, conntrack, &with_backends(&Setting::open(), &[1]));
-    exchange(&mut rig, Protocol::TCP, 0, [0, 1], CLIENT);
-    let sent = reset([pod_address(0)[0], virtual_address()[0]], [CLIENT, SERVICE]);
-    becomes(&mut rig, A, &sent, B, &reset([pod_address(0)[0], pod_address(1)[0]], [CLIENT, TARGET]));
-    rig.wait(Duration::from_mins(10));
-    rig.publish(&with_backends(&Setting::open(), &[2]));
-    assert_eq!(backend_of(&mut rig, A, &seen_by_client(Protocol::TCP, 0, 2, 0, CLIENT)), 2);
+    for workers in [1, 2] {
+        let mut rig = Rig::with(workers, conntrack.clone(), &with_backends(&Setting::open(), &[1]));
+        exchange(&mut rig, Protocol::TCP, 0, [0, 1], CLIENT);
+        let sent = reset([pod_address(0)[0], virtual_address()[0]], [CLIENT, SERVICE]);
+        becomes(&mut rig, A, &sent, B, &reset([pod_address(0)[0], pod_address(1)[0]], [CLIENT, TARGET]));
+        rig.wait(Duration::from_mins(10));
+        rig.publish(&with_backends(&Setting::open(), &[2]));
+        assert_eq!(backend_of(&mut rig, A, &seen_by_client(Protocol::TCP, 0, 2, 0, CLIENT)), 2);
+    }
 }
 
 #[test]
@@ -129,28 +135,33 @@ fn senders_within_their_quota_leave_every_connection_its_binding() {
         flows_max: 2048,
         ..palisade::dataplane::ConntrackSettings::default()
     };
-    let mut rig = Rig::with(1, conntrack, &with_backends(&Setting::open(), &[1]));
-    let inside = virtual_address()[0];
-    let senders = [
-        (C, (pod_address(2)[0], inside)),
-        (HOST, (node_address()[0], inside)),
-        (UPLINK, (outside_address(200)[0], external_address()[0])),
-    ];
-    // Each opens connections until no more are assured.
-    for port in CLIENT..CLIENT + 700 {
-        for (from, ends) in senders {
-            for step in 0..3 {
-                let [at_client, at_backend] = both(ends.0, ends.1, step, Protocol::TCP, port);
-                let (from, sent) = if step == 1 { (B, at_backend) } else { (from, at_client) };
-                drop(rig.send(from, &sent));
+    for workers in [1, 2] {
+        let mut rig = Rig::with(workers, conntrack.clone(), &with_backends(&Setting::open(), &[1]));
+        let inside = virtual_address()[0];
+        let senders = [
+            (C, (pod_address(2)[0], inside)),
+            (HOST, (node_address()[0], inside)),
+            (UPLINK, (outside_address(200)[0], external_address()[0])),
+        ];
+        // Each opens connections until no more are assured.
+        for port in CLIENT..CLIENT + 700 {
+            for (from, ends) in senders {
+                for step in 0..3 {
+                    let [at_client, at_backend] = both(ends.0, ends.1, step, Protocol::TCP, port);
+                    let (from, sent) = if step == 1 { (B, at_backend) } else { (from, at_client) };
+                    drop(rig.send(from, &sent));
+                }
             }
+            // The other worker polls too: slots of ended flows wait for its batch.
+            rig.sim.step();
         }
-    }
-    let assured = rig.sim.flows(usize::MAX).iter().filter(|flow| flow.assured).count();
-    assert!(assured > 1100, "{assured}");
-    for port in CLIENT..CLIENT + 300 {
-        for step in 0..3 {
-            pass(&mut rig, A, (pod_address(0)[0], inside), step, port);
+        let assured = rig.sim.flows(usize::MAX).iter().filter(|flow| flow.assured).count();
+        assert!(assured > 1100, "{assured}");
+        for port in CLIENT..CLIENT + 300 {
+            for step in 0..3 {
+                pass(&mut rig, A, (pod_address(0)[0], inside), step, port);
+            }
+            rig.sim.step();
         }
     }
 }
