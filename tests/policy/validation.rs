@@ -290,6 +290,18 @@ fn a_kind_is_read_in_its_own_api_group_and_passed_over_in_that_of_another_system
 }
 
 #[test]
+fn policies_of_the_cluster_are_read_in_both_of_their_versions() {
+    for version in ["v1alpha2", "v1beta1"] {
+        let text = format!(
+            "{{apiVersion: policy.networking.k8s.io/{version}, kind: ClusterNetworkPolicy, metadata: {{name: a}}, spec: {{tier: Admin, \
+             priority: 1, subject: {{namespaces: {{}}}}, ingress: [{{action: Deny, from: [{{namespaces: {{}}}}]}}]}}}}"
+        );
+        let parsed = parse_source(&Source::new("a.yaml", text)).unwrap();
+        assert_eq!((parsed.objects.len(), parsed.warnings.len()), (1, 0), "{version}");
+    }
+}
+
+#[test]
 fn an_unknown_field_is_left_out_with_a_warning_except_in_a_policy() {
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, prots: []}], planet: x}, status: \
                {podIp: 10.0.0.1}}";

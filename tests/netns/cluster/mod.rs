@@ -8,6 +8,7 @@ mod services;
 mod tunnel;
 
 use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
 
 use palisade::lab::PodPorts;
 use serde_json::json;
@@ -52,6 +53,11 @@ fn paths_within_a_cluster(ports: PodPorts) {
             of_far_node,
         );
         assert_path("node to the outside", &node.host, &cluster.outside, outside()[family], of_node);
+        // The switch is a router, which tells of itself.
+        let far = outside()[family].to_string();
+        let ping = || Command::new("ping").args(["-n", "-c", "1", "-t", "1", "-W", "10", &far]).output();
+        let said = String::from_utf8(one.enter(ping).unwrap().stdout).unwrap();
+        assert!(said.contains("Time to live exceeded") || said.contains("Hop limit"), "{said}");
     }
 }
 

@@ -57,7 +57,10 @@ struct Paths {
 
 impl Paths {
     fn up(ports: PodPorts) -> Paths {
-        let cluster = Cluster::up(2, ports);
+        Paths::of(Cluster::up(2, ports))
+    }
+
+    fn of(cluster: Cluster) -> Paths {
         let pods = [cluster.pod(1, "client"), cluster.pod(1, "server"), cluster.pod(2, "far")];
         cluster.wait_for_pods();
         for (address, length, node) in [
@@ -119,9 +122,11 @@ impl Paths {
     }
 }
 
-fn services_within_a_cluster(ports: PodPorts) {
+fn services_within_a_cluster(ports: PodPorts, workers: usize) {
     let Some(_isolated) = isolated() else { return };
-    let paths = Paths::up(ports);
+    let two = [["[services]", "[workers]\ncores = [0, 1]\n\n[services]"]];
+    let paths = Paths::of(Cluster::up_with(2, ports, if workers == 2 { &two } else { &[] }));
+    assert_eq!(paths.cluster.nodes[0].client().status().unwrap().cores.len(), workers);
     let [node, far_node] = &paths.cluster.nodes[..] else { panic!("two nodes") };
     let [client, _, far] = &paths.pods;
     for place in [Place::PodHere, Place::PodThere, Place::HostHere, Place::HostThere, Place::Outside] {
@@ -172,12 +177,17 @@ fn services_within_a_cluster(ports: PodPorts) {
 
 #[test]
 fn services_are_reached_without_kube_proxy_by_taps() {
-    services_within_a_cluster(PodPorts::Tap);
+    services_within_a_cluster(PodPorts::Tap, 1);
 }
 
 #[test]
 fn services_are_reached_without_kube_proxy_by_veth_pairs() {
-    services_within_a_cluster(PodPorts::Veth);
+    services_within_a_cluster(PodPorts::Veth, 1);
+}
+
+#[test]
+fn services_are_reached_without_kube_proxy_by_two_workers() {
+    services_within_a_cluster(PodPorts::Tap, 2);
 }
 
 #[test]

@@ -335,33 +335,22 @@ const C_TAG: u16 = 0x8100;
 
 /// A UDP datagram over IPv6 in an Ethernet frame with tags.
 fn datagram([destination, source]: [[u8; 6]; 2], tags: Tags, from: IpAddr, to: IpAddr) -> Vec<u8> {
-    let (IpAddr::V6(from), IpAddr::V6(to)) = (from, to) else { panic!("IPv6 addresses") };
     let mut frame = [destination, source].concat();
     for (kind, identifier) in tags {
         frame.extend(kind.to_be_bytes());
         frame.extend(identifier.to_be_bytes());
     }
-    let payload = b"hello";
-    let udp_bytes = 8 + payload.len() as u16;
-    // RFC 8200 section 3, RFC 768.
-    let mut udp = [4321, PORT, udp_bytes, 0].map(u16::to_be_bytes).concat();
-    udp.extend(payload);
-    let pseudo =
-        [&from.octets()[..], &to.octets(), &u32::from(udp_bytes).to_be_bytes(), &[0, 0, 0, 17]].concat();
-    let words = |bytes: &[u8]| -> u32 {
-        bytes.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(*two.get(1).unwrap_or(&0))).sum()
+    let (kind, ip) = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            ([0x08, 0x00], etherparse::PacketBuilder::ipv4(from.octets(), to.octets(), 64))
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            ([0x86, 0xdd], etherparse::PacketBuilder::ipv6(from.octets(), to.octets(), 64))
+        }
+        _ => panic!("addresses of two families"),
     };
-    let mut sum = words(&pseudo) + words(&udp);
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    udp[6..8].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-    frame.extend(udp_bytes.to_be_bytes());
-    frame.extend([17, 64]);
-    frame.extend(from.octets());
-    frame.extend(to.octets());
-    frame.extend(udp);
+    frame.extend(kind);
+    ip.udp(4321, PORT).write(&mut frame, b"hello").unwrap();
     frame
 }
 
@@ -444,21 +433,31 @@ fn frames_of_a_card_that_is_no_port_are_not_the_nodes_own() {
     node.own.run(&format!("ip link add up1 type veth peer name up1 netns {}", outside.own.pid()));
     node.own.run("ip link set up1 up");
     outside.own.run("ip link set up1 up");
-    let (own, closed) = (node_address(2)[1], pod_address(2, CLOSED)[1]);
-    let server = node.pods[CLOSED].udp(SocketAddr::new(closed, PORT));
     let macs = [mac_of(&node.own, "up1"), mac_of(&outside.own, "up1")];
     let socket = outside.own.enter(|| PacketSocket::open("up1")).unwrap();
-    // The node's address, one of another pod, one of the switch, and one of the outside.
-    let [client, outsider] = [pod_address(2, CLIENT)[1], node_address(1)[1]];
-    for (source, reason) in [(own, "policy-ingress"), (client, "spoofed"), (outsider, "policy-ingress")] {
-        let before = dropped(node, reason);
-        eventually("the switch drops a frame that the node forwards", || {
-            socket.send(&datagram(macs, &[], source, closed)).unwrap();
-            assert!(server.recv(&mut [0; 8]).is_err(), "a frame from {source} has reached the closed pod");
-            dropped(node, reason) > before
-        });
+    for family in [0, 1] {
+        let closed = pod_address(2, CLOSED)[family];
+        let server = node.pods[CLOSED].udp(SocketAddr::new(closed, PORT));
+        let [client, outsider, own] =
+            [pod_address(2, CLIENT), node_address(1), node_address(2)].map(|addresses| addresses[family]);
+        let mut sources = vec![(client, "spoofed"), (outsider, "policy-ingress")];
+        if family == 1 {
+            // The kernel itself drops its own address of IPv4 from a wire.
+            sources.push((own, "policy-ingress"));
+        }
+        let chains: [Tags; 3] = [&[], &[(C_TAG, 0)], &[(S_TAG, 0), (C_TAG, 0)]];
+        for ((source, reason), tags) in sources.into_iter().flat_map(|from| chains.map(|tags| (from, tags))) {
+            let before = dropped(node, reason);
+            eventually("the switch drops a frame that the node forwards", || {
+                socket.send(&datagram(macs, tags, source, closed)).unwrap();
+                assert!(
+                    server.recv(&mut [0; 8]).is_err(),
+                    "a frame from {source} has reached the closed pod"
+                );
+                dropped(node, reason) > before
+            });
+        }
     }
     assert!(counted(node, "pods") >= 3, "the kernel forwards them");
-    drop(server);
     assert_node_reaches(node, CLOSED);
 }

@@ -15,6 +15,7 @@ use super::fixture::{
 use crate::frames::Spec;
 use crate::random::{Random, histories};
 use crate::rig::assertions::{A, B, CLIENT, flows, is_dropped};
+use crate::rig::rule_lists::PodRules;
 use crate::rig::{Rig, Setting, addressed, forwarded, ip, pod_address};
 
 /// Front ends of pod 1: two virtual addresses and its own.
@@ -134,12 +135,19 @@ fn random_queries_to_many_front_ends_are_all_answered() {
 
 #[test]
 fn a_late_datagram_of_the_backend_closes_no_front_end() {
-    for family in [0, 1] {
+    for (family, ends_by_policy) in [(0, false), (1, false), (0, true), (1, true)] {
         let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
         let [front_end, _, backend] = front_ends(family);
         exchange(&mut rig, Protocol::UDP, CLIENT, front_end);
-        // The flow leaves the table, and the binding stays.
-        rig.wait(Duration::from_mins(10));
+        // The flow leaves the table, and the binding stays: by its timeout, or by a policy that denies it for a moment.
+        if ends_by_policy {
+            let closed = PodRules { ingress: Some(Vec::new()), egress: None };
+            rig.publish(&with_backends(&Setting::open().with(1, closed), &[1]));
+            drop(rig.send(B, &between(Protocol::UDP, 1, CLIENT, backend)));
+            rig.publish(&with_backends(&Setting::open(), &[1]));
+        } else {
+            rig.wait(Duration::from_mins(10));
+        }
         assert_eq!(flows(&rig), []);
         let late = between(Protocol::UDP, 1, CLIENT, backend);
         for _ in 0..3 {
