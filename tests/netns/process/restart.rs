@@ -15,8 +15,9 @@ use palisade::lab::{Lab, LabSpec, Pod, PodPorts, Switch, SwitchSpec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use crate::support::closed::drops;
+use crate::support::namespace::run;
 use crate::support::{
-    INGRESS, assert_allowed, assert_denied, eventually, isolated, only_from, pods_manifest, spec_of,
+    INGRESS, Rig, assert_allowed, assert_denied, eventually, isolated, only_from, pods_manifest, spec_of,
 };
 
 /// Segments outside any connection open none: a connection that continues after a restart has kept its flow.
@@ -324,4 +325,29 @@ fn the_flow_table_is_its_users_alone_in_huge_pages_where_the_switch_says_so_and_
     assert!(!lab.directory().join("second.sock").exists());
     assert_connects_anew(&client, &server);
     assert_eq!(flow_table(&switch).directory, Some(flows));
+}
+
+#[test]
+fn a_full_file_system_below_the_flow_table_is_a_problem_in_the_status() {
+    let Some(_isolated) = isolated() else { return };
+    let mut lab = Lab::up(&spec_of(&["client"])).unwrap();
+    let below = lab.directory().join("full");
+    fs::create_dir(&below).unwrap();
+    run(&format!("mount -t tmpfs -o size=32m tmpfs {}", below.display()));
+    let flows = below.join("flows");
+    let switch = Rig::start(&mut lab, &format!("[conntrack]\nflows = 4096\ndirectory = {flows:?}\n"));
+    let problems = || switch.client().status().unwrap().problems;
+    assert_eq!(flow_table(&switch).directory.as_ref(), Some(&flows));
+    assert!(problems().is_empty(), "{:?}", problems());
+    let mut filler = fs::File::create(below.join("filler")).unwrap();
+    while filler.write_all(&[1; 512]).is_ok() {}
+    let client = lab.pod("client").unwrap();
+    let (pod, request) = (client.plan().pod.clone(), client.plan().pod_request());
+    switch.client().delete_pod(&pod).unwrap();
+    eventually("the status says so", || problems().iter().any(|problem| problem.contains("No space left")));
+    fs::remove_file(below.join("filler")).unwrap();
+    switch.client().put_pod(&pod, &request).unwrap();
+    eventually("the problem is gone", || problems().is_empty());
+    drop((switch, filler));
+    run(&format!("umount {}", below.display()));
 }

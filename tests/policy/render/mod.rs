@@ -56,6 +56,11 @@ trait System: Debug {
     /// Tests whether a flow passes that comes in at the first interface and leaves by the second.
     fn passes(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool;
 
+    /// Tests the same with what the system says of sources at interfaces. `None` where its interpreter does not read that.
+    fn passes_bindings(&self, _flow: &FlowKey, _interfaces: [&str; 2]) -> Option<bool> {
+        None
+    }
+
     /// Tests whether the system can tell the flow from others. If not, it may drop a flow that the tables allow.
     fn is_exact(&self, _flow: &FlowKey) -> bool {
         true
@@ -124,6 +129,22 @@ impl Systems {
             let is_right = if system.is_exact(flow) { passes == expected } else { expected || !passes };
             assert!(is_right, "{format:?}: {flow} passes: {passes}");
         }
+    }
+
+    /// Asserts that packets with this flow's ends pass at no interface of a pod that does not have its source.
+    fn assert_bound(&self, tables: &RuleTables, flow: &FlowKey, options: &RenderOptions) -> usize {
+        let mut forged = 0;
+        for (pod, interface) in &options.interfaces {
+            if tables.pods[pod].addresses.contains(&flow.src) {
+                continue;
+            }
+            for (format, system) in &self.0 {
+                let passes = system.passes_bindings(flow, [interface, "uplink"]);
+                assert_ne!(passes, Some(true), "{format:?}: {flow} from {interface}, which is {pod}'s");
+                forged += usize::from(passes.is_some());
+            }
+        }
+        forged
     }
 
     /// Asserts that the states are the same.
@@ -272,6 +293,7 @@ fn our_own_cases_pass() {
 #[test]
 fn random_clusters_and_the_differences_of_their_changes_pass() {
     let (mut flows, mut changes, mut tally) = (BTreeMap::new(), 0, Tally::default());
+    let mut forged = 0;
     for seed in histories("renderings", SEEDS, HISTORIES) {
         let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), seed.rng());
         let every_packet = seed.number % 2 == 0;
@@ -295,6 +317,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
             let picked: Vec<FlowKey> = picks.into_iter().map(|pick| flow(&addresses, pick)).collect();
             for flow in &picked {
                 systems.compare(&replayed.classifier, flow, &options);
+                forged += systems.assert_bound(tables, flow, &options);
                 let is_allowed = replayed.classifier.decide_flow(flow).is_allow();
                 *flows.entry(is_allowed).or_insert(0) += u64::from(seed.is_committed);
             }
@@ -317,6 +340,7 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
     if changes > 0 {
         assert!(flows.len() == 2 && flows.values().all(|count| *count > SEEDS.end), "{flows:?}");
         assert!(changes > SEEDS.end as usize / 2, "{changes}");
+        assert!(forged > 300, "{forged} forged packets");
         tally.assert_shares(changes, [75, 80, 85, 60], 95);
     }
 }

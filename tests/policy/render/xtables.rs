@@ -94,15 +94,22 @@ impl System for Xtables {
         assert_eq!(packet.mark & !0x1_0000, 0x4000, "the mark of others changes");
         end == End::Returned
     }
+
+    fn passes_bindings(&self, flow: &FlowKey, interfaces: [&str; 2]) -> Option<bool> {
+        Some(self.passes_guard(flow, interfaces, false) && self.passes(flow, interfaces))
+    }
 }
 
 impl Xtables {
+    fn passes_guard(&self, flow: &FlowKey, interfaces: [&str; 2], is_forged: bool) -> bool {
+        let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut packet = Packet { flow, interfaces, mark: 0, is_forged };
+        self.run(chains, ["raw", "palisade-guard"], &mut packet) == End::Returned
+    }
+
     /// Tests whether the guard and the chain for forwarded packets let a packet pass with a forged source.
     pub(super) fn passes_forged(&self, flow: &FlowKey, interfaces: [&str; 2]) -> bool {
-        let chains = if flow.src.is_ipv4() { &self.v4 } else { &self.v6 };
-        let mut packet = Packet { flow, interfaces, mark: 0, is_forged: true };
-        self.run(chains, ["raw", "palisade-guard"], &mut packet) == End::Returned
-            && self.passes(flow, interfaces)
+        self.passes_guard(flow, interfaces, true) && self.passes(flow, interfaces)
     }
 
     /// Runs one file, or a part of it that changes at once.
