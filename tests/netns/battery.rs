@@ -91,6 +91,7 @@ fn battery(workers: u16, ports: PodPorts) {
     for pod in [&target, &friend, &stranger] {
         silence(pod);
     }
+    let wire = second_card();
     let attackers = [("friend", &friend, &stranger), ("stranger", &stranger, &friend)]
         .map(|(name, pod, other)| attacker(name, pod, other, &target));
     let services = [NODE_V4, NODE_V6].map(service);
@@ -104,6 +105,7 @@ fn battery(workers: u16, ports: PodPorts) {
         for service in &services {
             assert!(words(service) > 0, "a service of the node hears nothing even without a program");
         }
+        assert!(numbered(&wire) > 0, "the node forwards nothing even without a program");
     }
 
     let switch = Rig::start(&mut lab, "[conntrack]\ntcp_pickup = false\n");
@@ -165,13 +167,38 @@ fn battery(workers: u16, ports: PodPorts) {
         );
         assert_eq!(attacker.node_tap.lost(), 0);
     }
-    assert_eq!(tap.lost(), 0);
+    assert_eq!((tap.lost(), wire.lost()), (0, 0));
+    assert_eq!(numbered(&wire), 0, "the node has forwarded frames");
     assert_eq!(services.iter().map(words).sum::<usize>(), 0, "a service of the node heard something");
     let counters = rig.counters();
     assert!(counters.workers.values().all(|worker| worker.received > 100), "{:?}", counters.workers);
     let kinds = attackers[0].kinds.len() + attackers.iter().map(|of| of.of_a_connection.len()).sum::<usize>();
     eprintln!("{kinds} kinds, {} of them let in without a policy", open / 2);
     assert!(kinds >= KINDS_MIN);
+}
+
+/// Has the node forward, by a card that is no port of the switch. Returns a capture at the other end of its cable.
+fn second_card() -> PacketSocket {
+    for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        fs::write(format!("/proc/sys/net/{setting}"), "1").unwrap();
+    }
+    for line in [
+        "ip link add card type veth peer name wire",
+        "ip link set card up",
+        "ip link set wire up",
+        "ip neigh add 192.0.2.254 lladdr 02:00:00:00:00:aa dev card nud permanent",
+        "ip neigh add fe80::aa lladdr 02:00:00:00:00:aa dev card nud permanent",
+        "ip route add default via 192.0.2.254 dev card onlink",
+        "ip route add default via fe80::aa dev card",
+    ] {
+        run(line);
+    }
+    PacketSocket::open("wire").unwrap()
+}
+
+/// Number of frames of the battery that a capture has heard.
+fn numbered(capture: &PacketSocket) -> usize {
+    capture.heard().iter().filter(|frame| kinds::number(frame).is_some()).count()
 }
 
 /// Policies for each pod. Only `friend` may reach the target.

@@ -65,8 +65,8 @@ impl Running for KernelConntrack {
     /// Translates as kube-proxy's rules do, in nftables.
     fn serve(&self, rig: &Rig, pod: &Pod, port: u16) -> Result<Ipv4Addr, BenchError> {
         let rules = format!(
-            "table ip services {{ chain before {{ type nat hook prerouting priority dstnat;\n\
-             ip daddr {VIRTUAL} tcp dport {port} dnat to {}:{port}\n}} }}\n",
+            "table ip services {{\nchain before {{\ntype nat hook prerouting priority dstnat;\n\
+             ip daddr {VIRTUAL} tcp dport {port} dnat to {}:{port}\n}}\n}}\n",
             pod.v4()
         );
         rig.in_node("nft", &["-f", "-"], &rules)?;
