@@ -265,6 +265,13 @@ impl NetworkConfig {
         // Runtimes repeat a mapping for each family.
         port_mappings.sort_unstable();
         port_mappings.dedup();
+        // One for all addresses has those for a single one.
+        let of_all: Vec<PortMapping> =
+            port_mappings.iter().filter(|mapping| mapping.address.is_none()).copied().collect();
+        let is_covered = |mapping: &PortMapping| {
+            mapping.address.is_some() && of_all.contains(&PortMapping { address: None, ..*mapping })
+        };
+        port_mappings.retain(|mapping| !is_covered(mapping));
         let socket = absolute("socket", keys.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()))?;
         let beside = || directory_beside(&socket);
         let directory = absolute("directory", keys.directory.unwrap_or_else(beside))?;

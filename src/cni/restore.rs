@@ -62,7 +62,15 @@ fn attach(switch: &Switch, record: &Record) -> Result<(), ApiError> {
         tracing::warn!(pod = %record.pod, "the published ports of the pod have no effect with this backend");
         request.port_mappings.clear();
     }
-    match switch.put_pod(&record.pod, &request) {
+    let attached = match switch.put_pod(&record.pod, &request) {
+        Err(error @ ApiError::PortMappingTaken { .. }) => {
+            tracing::warn!(pod = %record.pod, "the pod is attached without its published ports: {error}");
+            request.port_mappings.clear();
+            switch.put_pod(&record.pod, &request)
+        }
+        other => other,
+    };
+    match attached {
         Ok(_) => Ok(()),
         // The interface stays closed to the container.
         Err(error) => switch.delete_port(&port, Some(false)).and(Err(error)),

@@ -1,14 +1,15 @@
 //! Explanation of a new connection's path in sentences, with the names of ports and pods, for `GET
 //! /v1/explain`.
 
+mod text;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use super::SwitchSettings;
-use super::protocol::{PortState, RouteInfo, hits_text};
+use super::protocol::{PortState, RouteInfo};
 use super::state::{PortRecord, State};
 use crate::dataplane::{DropReason, FlowPath, PathHop, PathSide, PortKind};
 use crate::ids::{ClassId, Generation, PortId};
@@ -263,10 +264,8 @@ impl PathWriter<'_> {
         let refused = self.path.dropped.filter(|reason| reason.name().starts_with("service-"));
         let text = match (refused, self.path.backend) {
             (Some(reason), _) => {
-                format!(
-                    "{virtual_end} is a Service's, with no backend for it: packets are dropped as {}",
-                    reason.name()
-                )
+                let (because, counter) = (refusal(reason), reason.name());
+                format!("{virtual_end} is a Service's, {because}: packets are dropped as {counter}")
             }
             (None, Some(backend)) => {
                 format!("{virtual_end} is a Service's: the connection goes to {backend}")
@@ -403,46 +402,12 @@ fn side_report(side: &PathSide, pod: &PodName, direction: Direction, live: &Live
     }
 }
 
-impl fmt::Display for PathReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = self.dropped.map(|reason| format!(" ({})", reason.name())).unwrap_or_default();
-        writeln!(f, "{}{why}: {}", word(self.verdict), self.flow)?;
-        for step in &self.steps {
-            writeln!(f, "  {}{}", if step.passes { "" } else { "DROPPED: " }, step.text)?;
-        }
-        for (end, route) in self.ends.iter().zip(&self.routes) {
-            if let Some(route) = route {
-                writeln!(f, "  {end} now: route {route}")?;
-            }
-        }
-        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))?;
-        self.audit.iter().try_for_each(|origin| writeln!(f, "  would be denied by {origin} (audit)"))
-    }
-}
-
-impl fmt::Display for SideReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hits = hits_text(self.verdict, self.hits);
-        writeln!(
-            f,
-            "  {} of {}: {}: {} ({hits})",
-            self.direction,
-            self.pod,
-            word(self.verdict),
-            self.reason
-        )?;
-        let Some(class) = self.peer_class else { return Ok(()) };
-        writeln!(f, "    the table on addresses like the other end (class {class}):")?;
-        self.row.iter().try_for_each(|span| {
-            let hits = hits_text(span.verdict, span.hits);
-            writeln!(f, "      {}: {}: {} ({hits})", span.ports, word(span.verdict), span.reason)
-        })
-    }
-}
-
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "allow",
-        Verdict::Deny => "deny",
+/// Property of a Service for which packets to it are dropped.
+fn refusal(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::ServiceSource => "whose loadBalancerSourceRanges do not have this client",
+        DropReason::ServiceRemote => "whose backends are on other nodes",
+        DropReason::ServiceCollision => "and other flows have all source ports to its backends",
+        _ => "with no backend for it",
     }
 }

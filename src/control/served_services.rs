@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::netlink::LocalPorts;
 use crate::tables::{PodName, PortMapping, ServicePort, ServicePortName, ServiceSet, ServicesDiff};
 
 /// Services that the switch serves.
@@ -52,6 +53,7 @@ impl ServedServices {
         let Parts { loaded, node_addresses, mappings } = &parts;
         let loaded = loaded.as_deref().cloned().unwrap_or_default();
         let mut problems = Vec::new();
+        let local_ports = LocalPorts::read().ok();
         let mut diff = ServicesDiff {
             node_addresses: (loaded.node_addresses() != node_addresses).then(|| node_addresses.clone()),
             ..ServicesDiff::default()
@@ -59,7 +61,15 @@ impl ServedServices {
         for (pod, addresses, mapping) in mappings {
             let (name, port) = mapping.service(pod, addresses, node_addresses);
             match obstacle(&loaded, mapping, &name, &port, node_addresses) {
-                None => drop(diff.set.insert(name, port)),
+                None => {
+                    if local_ports.as_ref().is_some_and(|local| local.gives(mapping.port)) {
+                        problems.push(format!(
+                            "port {mapping} of pod {pod} is one that sockets of the node may get, which have no answers by an \
+                             uplink then: add it to net.ipv4.ip_local_reserved_ports"
+                        ));
+                    }
+                    diff.set.insert(name, port);
+                }
                 Some(reason) => problems.push(format!("port {mapping} does not lead to pod {pod}: {reason}")),
             }
         }

@@ -9,6 +9,7 @@ mod socket;
 
 mod ethtool;
 mod interface;
+mod local_ports;
 
 mod links;
 mod namespace;
@@ -26,6 +27,7 @@ pub use interface::{Interface, node_addresses};
 pub(crate) use interface::{vlan_device, xdp_programs};
 pub(crate) use link_events::{LinkEvent, LinkEvents};
 pub(crate) use links::Veth;
+pub use local_ports::LocalPorts;
 pub use namespace::NetworkNamespace;
 pub(crate) use namespace::share_namespace_directory;
 pub(crate) use neighbor::{Neighbor, NudState};

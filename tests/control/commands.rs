@@ -281,3 +281,17 @@ fn show_prints_tables_for_people_and_json_for_programs() {
         serde_json::from_str::<serde_json::Value>(&show(&[what, "--output", "json"])).unwrap();
     }
 }
+
+#[test]
+fn a_table_on_a_terminal_of_no_size_folds_no_word() {
+    let served = Served::start();
+    served.client.put_port("veth-long-name0", &pod_port()).unwrap();
+    // A new pseudoterminal has no size, as a serial console.
+    let spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    let mut command = Command::new("python3");
+    command.args(["-c", spawn, env!("CARGO_BIN_EXE_palisade"), "show", "ports", "--socket"]);
+    let output = command.arg(served.socket()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("veth-long-name0"), "{text}");
+}

@@ -92,6 +92,21 @@ fn a_port_of_the_node_leads_to_one_pod_and_the_status_names_one_that_leads_nowhe
 }
 
 #[test]
+fn a_port_that_a_socket_of_the_node_may_get_and_one_that_is_a_node_port_are_problems() {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let first = range.split_whitespace().next().unwrap();
+    let served = served(&[&format!("{first}:80"), "30080:80"]);
+    let problems = || served.client.status().unwrap().problems;
+    assert_eq!(in_force(&served).len(), 2);
+    assert!(problems().iter().any(|problem| problem.contains("ip_local_reserved_ports")), "{:?}", problems());
+    let mut services = table("203.0.113.9:80");
+    services.ports.values_mut().for_each(|port| port.node_port = Some(30_080));
+    served.client.put_services(&services).unwrap();
+    assert!(problems().iter().any(|problem| problem.contains("Service shop/web has it")), "{:?}", problems());
+    assert_eq!(in_force(&served).len(), 2);
+}
+
+#[test]
 fn ports_of_the_node_that_make_no_sense_are_refused() {
     let served = served(&[]);
     served.client.put_port("veth-web", &pod_port()).unwrap();

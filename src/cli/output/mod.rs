@@ -109,6 +109,10 @@ pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
 pub(super) fn table_of(columns: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width() == Some(0) {
+        // A serial console has no size.
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
     table.set_header(columns.iter().map(|column| Cell::new(column.to_uppercase())));
     table
 }

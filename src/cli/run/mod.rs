@@ -5,12 +5,13 @@ pub(super) mod agent;
 mod check;
 #[cfg(feature = "kubernetes")]
 mod follow_api;
+mod last_good;
 mod log;
 mod reconfigure;
 mod reload;
 mod systemd;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
 
@@ -55,7 +56,7 @@ pub(super) struct RunArguments {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
-    let mut config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+    let mut config = read(arguments.config.as_deref())?;
     config.backend = arguments.backend.unwrap_or(config.backend);
     start_log(config.log.format);
     threads::count_panics();
@@ -102,6 +103,9 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
         },
         config.control.socket.display()
     ))?;
+    if let Some(file) = &arguments.config {
+        last_good::keep(file, &config.control.socket);
+    }
     let service = &ServiceManager::from_environment();
     service.ready();
     let (switch, has_directory) = (daemon.switch(), policies.is_some());
@@ -136,6 +140,12 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     daemon.stop()?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the configuration; the defaults without a file. An error names the last one that has worked.
+fn read(file: Option<&Path>) -> Result<Config, CliError> {
+    let Some(file) = file else { return Ok(Config::default()) };
+    Config::read(file).map_err(|error| CliError::Message(format!("{error}{}", last_good::hint(file))))
 }
 
 /// Stops the thread that follows the policy directory, even if this one panics.

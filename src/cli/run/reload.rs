@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::last_good;
 use super::reconfigure::{Reconfigured, reconfigure};
 use crate::config::Config;
 use crate::control::Switch;
@@ -14,6 +15,9 @@ pub(super) fn reload(path: &Path, backend: Option<Backend>, switch: &Switch, con
     let report = match read_and_apply(path, backend, switch, config) {
         Ok(done) => {
             log(path, &done);
+            if done.failed.is_empty() {
+                last_good::keep(path, &config.control.socket);
+            }
             ConfigurationReport {
                 failed: done.failed.iter().map(ToString::to_string).collect(),
                 restart: done.restart.into_iter().map(str::to_owned).collect(),

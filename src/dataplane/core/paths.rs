@@ -1,7 +1,7 @@
 //! Paths of connections, decisions on them, and routes, under the published snapshot.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::Core;
 use crate::dataplane::fib::snapshot::Snapshot;
@@ -13,9 +13,14 @@ impl Core {
     /// Path of a new connection under the published snapshot.
     pub(in crate::dataplane) fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
         let (snapshot, desired) = self.in_force();
-        // A panic during a trial leaves one that works.
-        let trial = self.trial.get_or_init(|| Mutex::new(Trial::new()));
-        let mut trial = trial.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.trial.get_or_init(|| Mutex::new(Trial::new()));
+        let mut trial = lock.lock().unwrap_or_else(|poisoned| {
+            // A panic during a trial has left its packet there.
+            let mut trial = poisoned.into_inner();
+            *trial = Trial::new();
+            lock.clear_poison();
+            trial
+        });
         let flows = (&mut *trial, &self.shared.conntrack);
         path::path(&snapshot, &desired, &self.shared.neighbors, flows, (flow, backend))
     }

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 
 use super::{CLOSED, NONE, Offload, counts};
 use crate::dataplane::Settings;
@@ -106,11 +107,15 @@ impl Offload {
 
     /// Gives the held ports the policy epochs of the published snapshot.
     pub(crate) fn release_held(&self) {
-        self.store_service_epochs();
+        if !self.is_held() {
+            return;
+        }
         for (number, held) in self.held.iter().enumerate() {
             if held.swap(false, SeqCst) {
                 self.maps.ports[number].epoch.store(self.epochs[number].load(Relaxed), SeqCst);
             }
         }
+        fence(SeqCst);
+        self.store_service_epochs();
     }
 }

@@ -24,7 +24,7 @@ use crate::dataplane::pipeline::translate::Translator;
 use crate::dataplane::service::{BindingEnd, BindingKey, BindingKind, Bindings};
 use crate::dataplane::stats::WorkerStats;
 use crate::dataplane::waiting::Waiting;
-use crate::dataplane::{DropReason, Mac};
+use crate::dataplane::{DropReason, Mac, PortKind};
 use crate::ids::{PortId, WorkerId};
 use crate::limits::PORTS_MAX;
 use crate::net::address::{Address, is_v4, pack};
@@ -111,6 +111,9 @@ impl Trial {
     ) -> io::Result<Outcome> {
         for (port, view) in snapshot.ports() {
             self.neighbors.learn(port, view.mac.unwrap_or(SENDER).to_bits());
+            if view.kind == PortKind::Uplink {
+                self.neighbors.forget_uplink(port);
+            }
         }
         // A stage that misses a neighbour on an uplink names it.
         loop {
@@ -181,8 +184,11 @@ impl Trial {
         let (mut to, mut is_masqueraded) = ((pack(connection.key.dst), connection.key.dst_port), false);
         pipeline::run(&mut self.batch, &context, state, |stage, batch| {
             // A dropped packet gets its own destination back, for the answer to its sender.
+            let packet = &batch.packets[0];
+            if stage == "classify" && packet.translated {
+                to = (packet.dst, packet.dst_port);
+            }
             if stage == "classify" {
-                to = (batch.packets[0].dst, batch.packets[0].dst_port);
                 is_masqueraded = batch.external_ports[0] != 0;
             }
         });

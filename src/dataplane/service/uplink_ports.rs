@@ -11,8 +11,9 @@ use crate::net::flow::Protocol;
 use crate::tables::ServicePort;
 use crate::xdp::ServiceDestinations;
 
-/// Destination that a Service serves for clients outside. The unspecified address of a family stands for the node.
-type Destination = (Protocol, SocketAddr);
+/// Destination that a Service serves for clients outside, and whether it is a port of the node, which has its address itself. The
+/// unspecified address of a family stands for all addresses of the node.
+type Destination = (Protocol, SocketAddr, bool);
 
 /// Destinations with a backend for clients outside. A clone shares them.
 #[derive(Clone, Default)]
@@ -67,10 +68,16 @@ impl UplinkPorts {
         let ports = Arc::make_mut(&mut self.ports);
         ports.retain(|destination| !changes.gone.contains(destination));
         ports.extend(&changes.come);
-        let is_served = |(_, at): &&Destination| refused.binary_search(&pack(at.ip())).is_err();
+        let is_served =
+            |(_, at, is_nodes): &&Destination| *is_nodes || refused.binary_search(&pack(at.ip())).is_err();
         self.left_out = ports.iter().filter(is_served).count().saturating_sub(UPLINK_SERVICE_PORTS_MAX);
         self.destinations = Arc::new(ServiceDestinations {
-            ports: ports.iter().filter(is_served).take(UPLINK_SERVICE_PORTS_MAX).copied().collect(),
+            ports: ports
+                .iter()
+                .filter(is_served)
+                .take(UPLINK_SERVICE_PORTS_MAX)
+                .map(|(protocol, at, _)| (*protocol, *at))
+                .collect(),
             node_addresses: node_addresses.iter().map(|address| unpack(*address)).collect(),
         });
     }
@@ -95,7 +102,9 @@ fn destinations<'a>(
 ) -> impl Iterator<Item = Destination> + 'a {
     let node = |address: IpAddr| port.node_port.map(|port| SocketAddr::new(address, port));
     let node = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].into_iter().filter_map(node);
-    let host = port.mapped.iter().copied().filter(|at| !at.ip().is_loopback());
-    let all = port.external.iter().copied().chain(host).chain(node);
-    all.filter(|at| entry.serves_outside(at.is_ipv4())).map(move |at| (protocol, at))
+    let mapped = port.mapped.iter().copied().filter(|at| !at.ip().is_loopback());
+    let of_node = mapped.chain(node).map(|at| (at, true));
+    let all = port.external.iter().map(|at| (*at, false)).chain(of_node);
+    all.filter(|(at, _)| entry.serves_outside(at.is_ipv4()))
+        .map(move |(at, is_nodes)| (protocol, at, is_nodes))
 }

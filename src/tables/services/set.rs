@@ -105,9 +105,11 @@ impl ServiceSet {
         self.ports.is_empty()
     }
 
-    /// A port of a Service here that claims a destination of this one.
+    /// A port of a Service here that claims a destination of this one, or the node port in the place of one of its addresses.
     pub fn claimant(&self, name: &ServicePortName, port: &ServicePort) -> Option<&ServicePortName> {
-        endpoints(name, port).find_map(|endpoint| self.owners.get(&endpoint).map(|name| &**name))
+        let as_node_port = |at: &SocketAddr| VirtualEndpoint::NodePort(name.protocol, at.port());
+        let mut all = endpoints(name, port).chain(port.mapped.iter().map(as_node_port));
+        all.find_map(|endpoint| self.owners.get(&endpoint).map(|name| &**name))
     }
 
     /// Removes a port with its claims. Returns whether there was one.

@@ -171,6 +171,7 @@ fn ports_that_a_runtime_publishes_outlive_the_switch_and_one_of_a_gone_container
     config["runtimeConfig"]["portMappings"] = json!([
         {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""},
         {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": "192.0.2.1"},
         {"hostPort": 0, "containerPort": 81, "protocol": "tcp"},
         {"hostPort": 53, "containerPort": 5353, "protocol": "UDP", "hostIP": "0.0.0.0"},
     ]);

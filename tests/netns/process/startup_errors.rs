@@ -1,11 +1,12 @@
 //! Failed starts: a message, exit code 2, and nothing left behind.
 
+use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use palisade::lab::{Lab, LabSpec};
 
-use crate::support::isolated;
+use crate::support::{eventually, isolated};
 
 fn start(directory: &Path, config: &str) -> Output {
     let file = directory.join("broken.toml");
@@ -59,4 +60,38 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
 
     let output = start(&directory, "[worker]\ncores = [0]\n");
     assert_refused(&output, &["worker", "workers"]);
+}
+
+#[test]
+fn a_start_with_a_broken_file_names_the_last_configuration_that_has_worked() {
+    let Some(_isolated) = isolated() else { return };
+    fs::create_dir_all("/run/palisade").unwrap();
+    let file = Path::new("/run/palisade-test.toml");
+    let good = "[workers]\nframes = 4096\n[conntrack]\nflows = 4096\ndirectory = \"\"\n";
+    fs::write(file, good).unwrap();
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+        command.args(["run", "--config"]).arg(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut switch = run().spawn().unwrap();
+    let client = palisade::control::Client::new("/run/palisade/control.sock");
+    let kept = || {
+        let files = fs::read_dir("/run/palisade").unwrap().flatten().map(|entry| entry.path());
+        files.filter(|path| path.display().to_string().contains("configuration-")).collect::<Vec<_>>()
+    };
+    eventually("the switch runs, and keeps a copy", || client.status().is_ok() && kept().len() == 1);
+    fs::write(file, "[workers]\nframes = many\n").unwrap();
+    client.reload().unwrap();
+    eventually("the file is rejected", || {
+        let report = client.status().unwrap().configuration;
+        report.is_some_and(|report| !report.rejected.is_empty())
+    });
+    assert_eq!(fs::read_to_string(&kept()[0]).unwrap(), good);
+    switch.kill().unwrap();
+    switch.wait().unwrap();
+    let broken = run().output().unwrap();
+    let said = String::from_utf8_lossy(&broken.stderr);
+    assert_eq!(broken.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("has worked is in {}", kept()[0].display())), "{said}");
 }

@@ -128,6 +128,14 @@ fn a_change_of_a_service_or_of_policy_reaches_its_offloaded_flows_at_once() {
         (0..3).for_each(|_| datagrams.exchange(0));
         // Datagrams go to the backend that there is; a connection stays.
         control.put_services(&table(&[&other])).unwrap();
+        // A late answer of the former backend, before the first one of the other, takes nothing back.
+        let client_end = datagrams.client.local_addr().unwrap();
+        datagrams.client.send(b"hello").unwrap();
+        datagrams.backends[1].recv_from(&mut [0; 16]).unwrap();
+        for (backend, says) in [(0, &b"late"[..]), (1, b"answer")] {
+            datagrams.backends[backend].send_to(says, client_end).unwrap();
+            assert_eq!(datagrams.client.recv(&mut [0; 16]).unwrap(), says.len());
+        }
         (0..3).for_each(|_| datagrams.exchange(1));
         let before = upcalls(&rig);
         (0..200).for_each(|_| datagrams.exchange(1));

@@ -12,6 +12,7 @@ use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::translate::forward_key;
+use crate::dataplane::service::BindingEnd;
 use crate::ids::{Generation, PortId};
 use crate::net::flow::Protocol;
 
@@ -95,8 +96,8 @@ fn offloaded_epochs(
     }
 }
 
-/// The front end of the translated flow in a slot. `None` for one that stays with the workers: with another source port, or with
-/// an address of the node.
+/// The front end of the translated flow in a slot. `None` for one that stays with the workers: with another source port, with an
+/// address of the node, to a backend that its client has left for another one, or to no Service that is there.
 fn front_of(context: &Context<'_>, slot: Slot, packet: &Packet, from_low: bool) -> Option<OffloadedFront> {
     let entry = context.conntrack.entry(slot);
     let FrontEnd { address, port, client_port: 0, external_port: 0 } = context.conntrack.virtual_end(slot)
@@ -105,12 +106,15 @@ fn front_of(context: &Context<'_>, slot: Slot, packet: &Packet, from_low: bool) 
     };
     let by_client = entry.sender(from_low) == Side::Initiator;
     let services = context.snapshot.services()?;
+    services.find(address, packet.protocol, port, false)?;
     // A client's packet is compared with the Services, or its binding was since their last change.
     let is_compared = by_client || {
         let client = Packet { src: packet.dst, ..*packet };
         let key = forward_key(context, &client, packet.dst_port, (address, port));
-        let bound = context.bindings.find(&key);
-        bound.is_some_and(|bound| bound.is_of(services.revision, context.now_ms))
+        match context.bindings.find(&key) {
+            Some(bound) if bound.to != BindingEnd::new(packet.src, packet.src_port) => return None,
+            bound => bound.is_some_and(|bound| bound.is_of(services.revision, context.now_ms)),
+        }
     };
     Some(OffloadedFront {
         client: usize::from(by_client != from_low),

@@ -45,6 +45,7 @@ pub(super) fn turn_back(batch: &mut Batch, i: usize, context: &Context<'_>, port
         }
     }
     if is_new
+        && context.counted_by.is_some()
         && let Some(services) = context.snapshot.services()
         && let Some(found) = services.find(virtual_end.0, packet.protocol, virtual_end.1, false)
         && let Some(pick) = found.entry.find(found.backends, packet.is_v4, client.0, port)
