@@ -14,11 +14,14 @@ const SOURCES: &[&str] = &[
     "xdp/bpf/port",
     "xdp/bpf/uplink",
 ];
+/// What several of them include.
+const HEADER: &str = "src/xdp/bpf/offload.h";
 const HOW_TO_INSTALL: &str = "sudo apt-get install clang linux-libc-dev   (or `make setup`)";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CLANG");
+    println!("cargo::rerun-if-changed={HEADER}");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
     for path in SOURCES {

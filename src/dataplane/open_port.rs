@@ -25,6 +25,7 @@ use super::{MasqueradeSettings, PortError, PortKind, PortReport, PortSpec, Tunne
 use crate::ids::PortId;
 use crate::limits::MTU_MAX;
 use crate::netlink::Interface;
+use crate::xdp::offload::OffloadMaps;
 use crate::xdp::{
     Binder, Mode, NodeMarker, PortQueue, Program, UplinkConstants, XdpError, check_mtu, one_frame,
 };
@@ -49,24 +50,23 @@ impl Dataplane {
             return Err(worker_stuck());
         }
         check_link(spec.kind, &interface)?;
-        let prepared = self.offload_means(spec, &interface).and_then(|means| {
-            let prepare = |means| self.prepare_offloaded(id, &interface, &means);
-            means.map(prepare).transpose().map_err(|error| error.to_string())
-        });
-        let not_offloaded = match prepared {
-            Ok(Some(prepared)) => return self.open_offloaded(ports, id, &interface, prepared, announce),
-            Ok(None) => None,
-            Err(reason) => {
-                Some(format!("interface {}: its flows are not offloaded: {reason}", interface.name))
+        let mut means = self.offload_means(spec, &interface);
+        if spec.kind == PortKind::Pod
+            && let Ok(Some(pod)) = &means
+        {
+            match self.prepare_offloaded(id, &interface, pod) {
+                Ok(prepared) => return self.open_offloaded(ports, id, &interface, prepared, announce),
+                Err(error) => means = Err(error.to_string()),
             }
-        };
+        }
         let mtu_max = self.binders.iter().map(Binder::mtu_max).min().unwrap_or(MTU_MAX);
         let count = usable_queues(&interface, self.core.workers() as u16, mtu_max)?;
         let uplink_port = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host | PortKind::Tap => None,
         };
-        let mut program = self.load(spec, &interface, count)?;
+        let maps = means.as_ref().ok().and_then(Option::as_ref).map(|means| (means.maps(), id));
+        let mut program = self.load(spec, &interface, count, maps)?;
         // The queues are opened before the program is attached. If they belong to another running switch,
         // opening fails and that switch's program stays.
         let opened: Result<Vec<PortQueue>, XdpError> = (0..count)
@@ -78,8 +78,13 @@ impl Dataplane {
         if Interface::find(&spec.interface)?.index != interface.index {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
-        let mode = program.take(self.pins.as_ref().ok())?;
-        offload::remove_leftovers(&interface, self.pins.as_ref().ok())?;
+        let (mode, wire) = self.attach_with_wire(id, &interface, &mut program, means)?;
+        let (wire, not_offloaded) = match wire {
+            Ok(wire) => (wire, None),
+            Err(reason) => {
+                (None, Some(format!("interface {}: its flows are not offloaded: {reason}", interface.name)))
+            }
+        };
         self.count_losses(id, &interface, &queues, None)?;
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
@@ -100,24 +105,19 @@ impl Dataplane {
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
             Self::send_command(mailbox, Command::Open(id, access))?;
         }
-        let is_linked = program.is_linked();
+        let not_linked = self.not_linked(&interface, &program);
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
         let attachment = PortAttachment::Program(program);
+        let offloaded = wire.is_some();
         let mut open =
-            OpenPort { interface: interface.clone(), attachment, marker, lacking: BTreeMap::new() };
+            OpenPort { interface: interface.clone(), attachment, marker, wire, lacking: BTreeMap::new() };
         self.set_services(&mut open);
         self.set_port_problem(id, open.problem());
         ports.insert(id, open);
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
         warnings.extend(not_offloaded);
-        if self.pins.is_ok() && !is_linked {
-            warnings.push(format!(
-                "interface {0}: an earlier start has attached its XDP program without a BPF link, and it is not moved while pods are \
-                 closed by it: `ip link set dev {0} xdp off` takes it off; to have a link, stop the switch, run that, and start again",
-                interface.name
-            ));
-        }
+        warnings.extend(not_linked);
         let missing = |binder| missing_features(&spec.interface, binder, computes_checksums);
         warnings.extend(self.binders.first().and_then(missing));
         if let Some(Uplink { device, warning, .. }) = uplink_port {
@@ -137,8 +137,19 @@ impl Dataplane {
             queues: count,
             native,
             zero_copy,
-            offloaded: false,
+            offloaded,
             warnings,
+        })
+    }
+
+    /// Describes a port whose program no link holds, though one could.
+    fn not_linked(&self, interface: &Interface, program: &Program) -> Option<String> {
+        (self.pins.is_ok() && !program.is_linked()).then(|| {
+            format!(
+                "interface {0}: an earlier start has attached its XDP program without a BPF link, and it is not moved while pods are \
+                 closed by it: `ip link set dev {0} xdp off` takes it off; to have a link, stop the switch, run that, and start again",
+                interface.name
+            )
         })
     }
 
@@ -156,8 +167,15 @@ impl Dataplane {
         Ok(uplink_port)
     }
 
-    /// Loads the XDP program. The program of an uplink has its prefixes before the first frame arrives.
-    fn load(&self, spec: &PortSpec, interface: &Interface, queues: u16) -> Result<Program, PortError> {
+    /// Loads the XDP program. The program of an uplink has its prefixes before the first frame arrives, and leaves packets of the
+    /// flows in `offload` to the kernel.
+    fn load(
+        &self,
+        spec: &PortSpec,
+        interface: &Interface,
+        queues: u16,
+        offload: Option<(&OffloadMaps, PortId)>,
+    ) -> Result<Program, PortError> {
         if spec.kind != PortKind::Uplink {
             return Ok(Program::load(interface, queues)?);
         }
@@ -171,7 +189,7 @@ impl Dataplane {
         if let Some(TunnelSettings { addresses, port, .. }) = &self.tunnel {
             (constants.tunnel_ends, constants.tunnel_port) = (addresses.clone(), *port);
         }
-        Ok(Program::load_uplink(interface, queues, &constants, &prefixes)?)
+        Ok(Program::load_uplink(interface, queues, &constants, &prefixes, offload)?)
     }
 }
 

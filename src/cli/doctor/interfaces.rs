@@ -71,15 +71,21 @@ fn of_interface(
     }
     let open = running.into_iter().flatten().find(|open| open.report.interface_index == interface.index);
     checks.push(match open {
-        Some(open) if open.report.offloaded => {
+        Some(open) if open.report.offloaded && port.kind == PortKind::Pod => {
             Check::ok(subject, "offloaded by the running switch: the kernel forwards established flows")
         }
         Some(open) => {
             let mode = if open.report.native { "in the driver" } else { "in the generic hook" };
             let copies = if open.report.zero_copy { "zero-copy" } else { "with a copy" };
-            Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch"))
+            let offload =
+                if open.report.offloaded { "; the kernel forwards established flows" } else { "" };
+            Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch{offload}"))
         }
-        None if running.is_none() && has_offload_program(pins, interface.index) => Check::finding(
+        None if running.is_none()
+            && port.kind == PortKind::Pod
+            && has_offload_program(pins, interface.index) =>
+        {
+            Check::finding(
             subject,
             "has the program of a switch that does not run: every frame is dropped when its lease is over",
             format!(
@@ -87,7 +93,7 @@ fn of_interface(
                 pins.display(),
                 interface.index
             ),
-        ),
+        )}
         None => program(subject, &interface, running.is_some()),
     });
     checks

@@ -118,12 +118,13 @@ fn mode(port: &PortInfo) -> String {
     if port.spec.kind == PortKind::Tap {
         return "whole segments".to_owned();
     }
-    if port.report.offloaded {
+    let is_offloaded = port.report.offloaded;
+    if is_offloaded && port.spec.kind == PortKind::Pod {
         return "offloaded".to_owned();
     }
     let hook = if port.report.native { "native" } else { "generic" };
     let copy = if port.report.zero_copy { "zero-copy" } else { "copy" };
-    format!("{hook}, {copy}")
+    format!("{hook}, {copy}{}", if is_offloaded { ", offloaded" } else { "" })
 }
 
 fn ports(client: &Client, output: Output) -> Result<(), CliError> {

@@ -149,6 +149,13 @@ fn describe_flow_table(out: &mut Exposition, status: &Status, counters: &Counter
         for (kind, name, help, value) in rows {
             out.family(kind, name, "flows", help).sample(&[], value);
         }
+        out.family(
+            Counter,
+            "palisade_offload_lost_packets",
+            "packets",
+            "Packets from uplinks whose flow had ended for another one since the kernel took them.",
+        )
+        .sample(&[], offload.lost);
     }
     out.family(Gauge, "palisade_conntrack_capacity_flows", "flows", "Most flows that the flow table holds.")
         .sample(&[], table.capacity as u64);

@@ -1,16 +1,17 @@
 //! Flow offload for the control side: the policy epochs that a publication gives the kernel, and counters.
 
 use super::Core;
+use crate::dataplane::fib::port::PortView;
 use crate::dataplane::offload::OffloadPort;
 use crate::dataplane::service::{SERVICE_PAGES, ServiceFib};
-use crate::dataplane::{OffloadCounters, PortCounters};
+use crate::dataplane::{OffloadCounters, PortCounters, PortKind};
 use crate::ids::{AttachmentId, PortId};
 use crate::limits::PORTS_MAX;
 use crate::xdp::Pins;
 use crate::xdp::offload::MapPins;
-use crate::xdp::offload::layout::SERVICE_EPOCHS;
+use crate::xdp::offload::layout::UNCHANGED;
 
-const _: () = assert!(SERVICE_PAGES == SERVICE_EPOCHS, "each page has an epoch");
+const _: () = assert!(SERVICE_PAGES == UNCHANGED as usize, "each page has an epoch");
 
 impl Core {
     /// Has the kernel forward nothing that an earlier snapshot than the published one has evaluated and this one has not.
@@ -28,8 +29,10 @@ impl Core {
         }
         offload.set_services(snapshot.services().map(ServiceFib::page_epochs));
         // Flows of the process before go on until all ports of its pods have them again, and a policy.
-        let has_pod = |id| snapshot.port(id).is_some_and(|port| port.attachment != AttachmentId::NONE);
-        if snapshot.rules().is_some() && offload.held_ports().all(has_pod) {
+        let has_pod = |port: &PortView| port.attachment != AttachmentId::NONE;
+        let is_known =
+            |id| snapshot.port(id).is_some_and(|port| port.kind == PortKind::Uplink || has_pod(port));
+        if snapshot.rules().is_some() && offload.held_ports().all(is_known) {
             offload.release_held();
         }
     }

@@ -20,7 +20,7 @@ use super::rules::{Change, Rules};
 use super::tunnel::Tunnels;
 use crate::dataplane::masquerade::MasqueradeView;
 use crate::dataplane::service::ServiceFib;
-use crate::dataplane::{DropReason, RouteOrigin};
+use crate::dataplane::{DropReason, PortKind, RouteOrigin};
 use crate::ids::{AclId, Generation, PortId};
 use crate::net::address::{Address, is_v4, pack};
 use crate::net::icmp::link_local;
@@ -110,6 +110,9 @@ impl Snapshot {
         let masquerade = MasqueradeView::next(self.masquerade.as_ref(), desired.masquerade.as_ref());
         let mut next = Snapshot { generation, rules, services, masquerade, ..self.clone() };
         next.apply(desired, &change);
+        if next.masquerade.as_ref().map(Arc::as_ptr) != self.masquerade.as_ref().map(Arc::as_ptr) {
+            next.renew_uplinks();
+        }
         if !matches!(change, Change::Nothing) {
             next.classify_pods();
         }
@@ -185,6 +188,15 @@ impl Snapshot {
         };
         snapshot.classify_pods();
         snapshot
+    }
+
+    /// Has flows by uplinks be looked at again: another address may be theirs.
+    fn renew_uplinks(&mut self) {
+        for (port, epoch) in self.ports.iter().zip(&mut self.policy_epochs) {
+            if port.as_ref().is_some_and(|port| port.kind == PortKind::Uplink) {
+                *epoch = self.generation;
+            }
+        }
     }
 
     /// Classifies the addresses of the pods of this node, so that no packet needs a lookup for them.

@@ -64,6 +64,7 @@ impl Offload {
             taken = taken.max(number + 1);
         }
         self.taken.store(taken, Relaxed);
+        self.free_gateways(taken);
         for number in (0..taken).filter(|number| !is_adopted[*number as usize]) {
             self.maps.records[number as usize].epochs.iter().for_each(|epoch| epoch.store(0, Relaxed));
             self.retired.push(number, &self.next);

@@ -1,7 +1,9 @@
 //! A flow to record, and the record that has it.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::Gateway;
 use crate::ids::{Generation, PortId};
 use crate::net::address::{Address, is_v4};
 use crate::net::flow::Protocol;
@@ -21,11 +23,13 @@ pub(crate) struct OffloadedFlow {
     /// By direction, from the end of its number, the generation that has evaluated it. `None`: packets of the direction are
     /// upcalls.
     pub epochs: [Option<Generation>; 2],
-    /// Front end of a flow to a Service.
+    /// Front end of a flow to a Service, or of a masqueraded one.
     pub front: Option<OffloadedFront>,
+    /// Next hop behind an uplink.
+    pub gateway: Gateway,
 }
 
-/// Front end of a flow to a Service.
+/// Front end of a flow to a Service, or of a masqueraded one: the node's, to which the end outside sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OffloadedFront {
     /// Number of the end that is the client.
@@ -34,7 +38,7 @@ pub(crate) struct OffloadedFront {
     pub address: Address,
     /// Its port.
     pub port: u16,
-    /// Number of the Service's epoch.
+    /// Number of the Service's epoch; of a masqueraded flow the one that does not change.
     pub service: u16,
     /// Generation that has compared the flow with the Services. `None`: the one before has.
     pub epoch: Option<Generation>,
@@ -48,9 +52,7 @@ impl OffloadedFlow {
                 word.store(value, Relaxed);
             }
         }
-        let client = self.front.map(|front| front.client);
-        let head = Record::head_of(self.transport_ports, self.protocol.0, is_v4(self.addresses[0]), client);
-        record.head.store(head, Relaxed);
+        record.head.store(self.head(), Relaxed);
         for (word, port) in record.ports.iter().zip(self.ports) {
             word.store(port.0, Relaxed);
         }
@@ -64,6 +66,27 @@ impl OffloadedFlow {
             record.difference.store(Record::difference_of(virtual_end, backend), Relaxed);
         }
         self.store_epochs(record);
+    }
+
+    fn head(&self) -> u64 {
+        let client = self.front.map(|front| front.client);
+        let is_v4 = is_v4(self.addresses[0]);
+        Record::head_of(self.transport_ports, self.protocol.0, is_v4, client, self.gateway.word())
+    }
+
+    /// Whether this is the flow of a record, whatever its evaluation.
+    pub(super) fn is_in(&self, record: &Record) -> bool {
+        let is_same = |words: &[AtomicU64; 2], address: Address| {
+            words.iter().zip(address_words(address)).all(|(word, value)| word.load(Relaxed) == value)
+        };
+        record.head.load(Relaxed) == self.head()
+            && record.addresses.iter().zip(self.addresses).all(|(words, address)| is_same(words, address))
+            && record.ports.iter().zip(self.ports).all(|(word, port)| word.load(Relaxed) == port.0)
+            && self.front.is_none_or(|front| {
+                is_same(&record.front, front.address)
+                    && record.front_port.load(Relaxed) == front.port.to_be()
+                    && record.service.load(Relaxed) == front.service
+            })
     }
 
     /// Writes the evaluation of a recorded flow.

@@ -21,6 +21,7 @@
 mod adoption;
 mod counts;
 mod flow;
+mod gateways;
 mod keeper;
 mod names;
 mod record_list;
@@ -31,6 +32,7 @@ mod upcall_device;
 
 pub(crate) use counts::Forwarded;
 pub(crate) use flow::{OffloadedFlow, OffloadedFront};
+pub(crate) use gateways::Gateway;
 pub(crate) use keeper::Keeper;
 pub(crate) use upcall_device::{remove_abandoned_devices, upcall_device};
 
@@ -40,11 +42,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use self::counts::Counts;
 use self::record_list::RecordList;
 use crate::dataplane::OffloadCounters;
+use crate::dataplane::service::SERVICE_PAGES;
 use crate::ids::{Generation, PortId};
 use crate::limits::PORTS_MAX;
 use crate::net::mac::Mac;
 use crate::xdp::XdpError;
-use crate::xdp::offload::layout::{PortWords, SERVICE_EPOCHS};
+use crate::xdp::offload::layout::PortWords;
 use crate::xdp::offload::{MapPins, OffloadMaps};
 
 /// Bytes of an Ethernet header, which the program does not count.
@@ -118,7 +121,7 @@ impl Offload {
             held: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_open: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_suspended: AtomicBool::new(false),
-            service_epochs: (0..SERVICE_EPOCHS).map(|_| AtomicU32::new(CLOSED)).collect(),
+            service_epochs: (0..SERVICE_PAGES).map(|_| AtomicU32::new(CLOSED)).collect(),
             recorded: AtomicU64::new(0),
             live: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -136,9 +139,9 @@ impl Offload {
         self.port(port).index.load(Relaxed) != 0
     }
 
-    /// Whether the kernel forwards packets of a port on this interface.
+    /// Whether the kernel forwards packets of a pod's port on this interface, which has no XDP program then.
     pub(crate) fn serves_interface(&self, index: u32) -> bool {
-        self.maps.ports.iter().any(|words| words.index.load(SeqCst) == index)
+        self.maps.ports.iter().any(|words| !words.is_uplink() && words.index.load(SeqCst) == index)
     }
 
     fn port(&self, port: PortId) -> &PortWords {
@@ -147,16 +150,18 @@ impl Offload {
 
     /// Serves a port from now on. All of its packets are upcalls until its first snapshot, unless the process before has served
     /// the same interface.
-    pub(crate) fn open_port(&self, port: PortId, index: u32) {
+    pub(crate) fn open_port(&self, port: PortId, index: u32, is_uplink: bool) {
         let words = self.port(port);
         self.is_open[port.index()].store(true, Relaxed);
-        if self.held[port.index()].load(Relaxed) && words.index.load(Relaxed) == index {
+        let is_same = words.index.load(Relaxed) == index && words.is_uplink() == is_uplink;
+        if self.held[port.index()].load(Relaxed) && is_same {
             return;
         }
         self.held[port.index()].store(false, Relaxed);
         self.epochs[port.index()].store(CLOSED, Relaxed);
         words.epoch.store(CLOSED, SeqCst);
         words.station.store(0, Relaxed);
+        words.own_mac.store(PortWords::station_of([0; 6], is_uplink.into()), SeqCst);
         words.index.store(index, SeqCst);
     }
 
@@ -176,7 +181,8 @@ impl Offload {
         let epoch = epoch.map_or(CLOSED, |epoch| epoch.0);
         self.epochs[port.index()].store(epoch, Relaxed);
         if !self.held[port.index()].load(Relaxed) {
-            words.own_mac.store(PortWords::station_of(own_mac.0, 0), Relaxed);
+            let is_uplink = words.is_uplink().into();
+            words.own_mac.store(PortWords::station_of(own_mac.0, is_uplink), Relaxed);
             words.epoch.store(epoch, SeqCst);
         }
     }
@@ -243,6 +249,11 @@ impl Offload {
             NONE | BUSY => None,
             word => Some(word - 1),
         }
+    }
+
+    /// Whether the record of the flow in a slot, if there is one, differs from the flow in more than its evaluation.
+    pub(crate) fn is_changed(&self, slot: u32, flow: &OffloadedFlow) -> bool {
+        self.record_of(slot).is_some_and(|number| !flow.is_in(&self.maps.records[number as usize]))
     }
 
     /// Whether the flow in a slot has a record.
@@ -328,7 +339,8 @@ impl Offload {
     pub(crate) fn counters(&self) -> OffloadCounters {
         let [flows, recorded, refused] =
             [&self.live, &self.recorded, &self.refused].map(|number| number.load(Relaxed));
-        OffloadCounters { flows, recorded, refused }
+        let lost = self.maps.lease[0].lost.load(Relaxed);
+        OffloadCounters { flows, recorded, refused, lost }
     }
 
     /// Makes all packets upcalls, or ends that.

@@ -20,6 +20,7 @@ fn flow(number: u16) -> OffloadedFlow {
         ports: [PortId(3), PortId(4)],
         epochs: [Some(Generation(7)), None],
         front: None,
+        gateway: Gateway::None,
     }
 }
 
@@ -54,7 +55,7 @@ fn found_by<'a>(
     let named = named.filter(|word| *word as u32 != 0 && (*word ^ hash) >> 32 == 0);
     let mut records = named.map(|word| &offload.maps.records[word as u32 as usize - 1]);
     let client = flow.front.map(|front| front.client);
-    let head = Record::head_of(flow.transport_ports, flow.protocol.0, true, client);
+    let head = Record::head_of(flow.transport_ports, flow.protocol.0, true, client, flow.gateway.word());
     records.find(|record| record.head.load(Relaxed) == head)
 }
 
@@ -211,7 +212,7 @@ fn flows_beyond_the_ways_of_a_bucket_stay_with_the_workers() {
         .zip(0..)
         .filter(|(number, slot)| offload.record(*slot, &flow(*number), || true));
     assert_eq!(recorded.count(), 8);
-    assert_eq!(offload.counters(), OffloadCounters { flows: 8, recorded: 8, refused: 2 });
+    assert_eq!(offload.counters(), OffloadCounters { flows: 8, recorded: 8, refused: 2, lost: 0 });
 }
 
 #[test]
@@ -231,7 +232,7 @@ fn no_packet_passes_while_offload_is_suspended() {
 #[test]
 fn records_of_the_process_before_are_taken_over_with_the_flows_that_the_table_still_has() {
     let before = offload();
-    before.open_port(PortId(3), 30);
+    before.open_port(PortId(3), 30, false);
     before.set_port(PortId(3), OffloadPort { epoch: Some(Generation(7)), ..OffloadPort::default() });
     for number in 0..3 {
         assert!(before.record(u32::from(number), &flow(number), || true));
@@ -266,13 +267,13 @@ fn the_ports_of_the_process_before_keep_its_policy_until_they_are_released() {
     let epoch_of = |offload: &Offload| offload.port(PortId(3)).epoch.load(Relaxed);
     let published = |epoch| OffloadPort { epoch: Some(Generation(epoch)), ..OffloadPort::default() };
     let before = offload();
-    before.open_port(PortId(3), 30);
+    before.open_port(PortId(3), 30, false);
     before.set_port(PortId(3), published(7));
     let after = Offload::new(before.maps);
     after.adopt(|_| None);
     // A port that this process has not opened keeps nobody waiting.
     assert_eq!(after.held_ports().count(), 0);
-    after.open_port(PortId(3), 30);
+    after.open_port(PortId(3), 30, false);
     assert_eq!(after.held_ports().collect::<Vec<_>>(), [PortId(3)]);
     after.set_port(PortId(3), published(9));
     assert_eq!(epoch_of(&after), 7);
@@ -284,6 +285,6 @@ fn the_ports_of_the_process_before_keep_its_policy_until_they_are_released() {
     // Another interface takes the place of the first.
     let next = Offload::new(after.maps);
     next.adopt(|_| None);
-    next.open_port(PortId(3), 31);
+    next.open_port(PortId(3), 31, false);
     assert_eq!((epoch_of(&next), next.held_ports().count()), (CLOSED, 0));
 }

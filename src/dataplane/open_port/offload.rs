@@ -1,4 +1,4 @@
-//! Opening of a pod's port whose established flows the kernel forwards: its upcall device, and the programs.
+//! Opening of a port whose established flows the kernel forwards: a pod's upcall device, and the programs.
 //!
 //! The upcall device is a tap in the namespace of the switch. A worker reads the packets from it that the program at the pod's
 //! interface does not forward, whole segments and all, and writes those for the pod to it.
@@ -17,13 +17,20 @@ use crate::ids::PortId;
 use crate::limits::MTU_MAX;
 use crate::netlink::{Interface, RouteSocket, VethPeer};
 use crate::tap::{TapDevice, TapSpec};
-use crate::xdp::offload::{OffloadProgram, Placement};
-use crate::xdp::{Pins, PortQueue, XdpError, remove_program_of_switch};
+use crate::xdp::offload::{OffloadMaps, OffloadProgram, Placement};
+use crate::xdp::{Mode, Pins, PortQueue, Program, XdpError, has_program_of_switch, remove_program_of_switch};
 
 /// Parts of the dataplane that an offloaded port needs.
 pub(super) struct Means<'a> {
     offload: &'a Offload,
     pins: &'a Pins,
+}
+
+impl Means<'_> {
+    /// Maps of the programs.
+    pub(super) fn maps(&self) -> &OffloadMaps {
+        self.offload.maps()
+    }
 }
 
 /// A port whose packets are upcalls already, which no worker reads yet.
@@ -39,7 +46,7 @@ impl Dataplane {
         spec: &PortSpec,
         interface: &Interface,
     ) -> Result<Option<Means<'_>>, String> {
-        if spec.kind != PortKind::Pod {
+        if !matches!(spec.kind, PortKind::Pod | PortKind::Uplink) {
             return Ok(None);
         }
         let refused = |reason: &str| Err(reason.to_owned());
@@ -49,6 +56,9 @@ impl Dataplane {
         let pins = self.pins.as_ref().map_err(Clone::clone)?;
         if spec.vlan.is_some() {
             return refused("its frames have a VLAN tag");
+        }
+        if spec.kind == PortKind::Uplink {
+            return Ok(Some(Means { offload, pins }));
         }
         match VethPeer::is_elsewhere(interface) {
             Ok(true) => Ok(Some(Means { offload, pins })),
@@ -81,8 +91,9 @@ impl Dataplane {
         let queues = queues?;
         let unread = upcalls.take_unread();
         self.count_losses(id, interface, &queues, unread)?;
-        offload.open_port(id, interface.index);
-        let at = Placement { port: id, pod_index: interface.index, upcall_index: upcalls.interface().index };
+        offload.open_port(id, interface.index, false);
+        let upcall_index = Some(upcalls.interface().index);
+        let at = Placement { port: id, index: interface.index, upcall_index };
         // The program comes before an XDP program goes that drops what the pod sends.
         match self.attach(offload, at, pins, interface) {
             Ok((program, was_closed)) => {
@@ -137,9 +148,51 @@ impl Dataplane {
         let attachment = PortAttachment::Offloaded(Box::new(attached));
         ports.insert(
             id,
-            OpenPort { interface: interface.clone(), attachment, marker: None, lacking: BTreeMap::new() },
+            OpenPort {
+                interface: interface.clone(),
+                attachment,
+                marker: None,
+                wire: None,
+                lacking: BTreeMap::new(),
+            },
         );
         Ok(report)
+    }
+
+    /// Attaches the XDP program of a port, and to an uplink the program that forwards established flows: with the reason where that
+    /// cannot be, and all packets stay the workers'.
+    pub(super) fn attach_with_wire(
+        &self,
+        id: PortId,
+        interface: &Interface,
+        program: &mut Program,
+        means: Result<Option<Means<'_>>, String>,
+    ) -> Result<(Mode, Result<Option<OffloadProgram>, String>), PortError> {
+        // The program that forwards packets comes before the one that leaves them to it.
+        let wire = means.and_then(|means| means.map(|means| attach_wire(id, interface, &means)).transpose());
+        let pins = self.pins.as_ref().ok();
+        let mode = match program.take(pins) {
+            Ok(mode) => mode,
+            Err(error) => {
+                if let Ok(Some(wire)) = wire {
+                    self.detach_wire(id, interface, wire)?;
+                }
+                return Err(error.into());
+            }
+        };
+        if !matches!(wire, Ok(Some(_))) {
+            remove_leftovers(interface, pins)?;
+        }
+        Ok((mode, wire))
+    }
+
+    /// Detaches the program of an uplink, unless the XDP program of an earlier run stays, which may leave packets to it.
+    fn detach_wire(&self, id: PortId, interface: &Interface, wire: OffloadProgram) -> Result<(), PortError> {
+        if let Some(offload) = &self.core.shared.offload {
+            offload.close_port(id);
+        }
+        let is_left_to = has_program_of_switch(interface).unwrap_or(true);
+        Ok(if is_left_to { Ok(()) } else { wire.detach() }?)
     }
 
     /// Closes an interface by an XDP program, unless a port has it that needs none. That port may be opened meanwhile: it is
@@ -182,8 +235,18 @@ impl Dataplane {
     }
 }
 
+fn attach_wire(id: PortId, interface: &Interface, means: &Means<'_>) -> Result<OffloadProgram, String> {
+    let Means { offload, pins } = means;
+    offload.open_port(id, interface.index, true);
+    let at = Placement { port: id, index: interface.index, upcall_index: None };
+    OffloadProgram::attach(offload.maps(), at, pins).map_err(|error| {
+        offload.close_port(id);
+        error.to_string()
+    })
+}
+
 /// Removes what an earlier run with flow offload has left at an interface that has an XDP program now.
-pub(super) fn remove_leftovers(interface: &Interface, pins: Option<&Pins>) -> Result<(), PortError> {
+fn remove_leftovers(interface: &Interface, pins: Option<&Pins>) -> Result<(), PortError> {
     let Some(pins) = pins else { return Ok(()) };
     if OffloadProgram::remove_from(interface.index, pins)? {
         let kernel = RouteSocket::open()?;

@@ -72,7 +72,10 @@ impl Dataplane {
             warnings,
         };
         let attachment = PortAttachment::Tap(device, namespace);
-        ports.insert(id, OpenPort { interface, attachment, marker: None, lacking: BTreeMap::new() });
+        ports.insert(
+            id,
+            OpenPort { interface, attachment, marker: None, wire: None, lacking: BTreeMap::new() },
+        );
         Ok(report)
     }
 

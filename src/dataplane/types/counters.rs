@@ -58,6 +58,9 @@ pub struct OffloadCounters {
     pub recorded: u64,
     /// Times that a flow stayed with the workers for want of a place.
     pub refused: u64,
+    /// Packets from uplinks that were dropped, because their flow had ended for another one since the kernel took them.
+    #[serde(default)]
+    pub lost: u64,
 }
 
 /// Counters of the frames that one port received, summed over workers: `received = forwarded + consumed +

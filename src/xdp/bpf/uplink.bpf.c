@@ -5,6 +5,9 @@
 // So do packets for ports of Services, at external addresses and at those of the node, packets for external ports of
 // masqueraded flows, ICMP errors about replies of these, and what comes by tunnels. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
 //
+// A packet of a flow that the switch has recorded goes to the kernel with a mark, which the tc program of the interface looks for
+// (`palisade_wire` of `offload.bpf.c`).
+//
 // A frame without a tag counts, and one with the port's own 802.1Q tag. Other tags are other networks, where the same
 // addresses may be somebody else's. Identifier 0 is a priority and no network: the kernel takes off any number of such
 // tags, 802.1ad's too (__netif_receive_skb_core()), so the program reads behind them. The switch drops a frame with more
@@ -14,27 +17,19 @@
 // The section's `.frags` tells the kernel that the program copes with frames of several buffers: it reads what it needs
 // from wherever it lies.
 
-#include <linux/bpf.h>
+#include "offload.h"
 
-#define SEC(name) __attribute__((section(name), used))
-#define __uint(name, value) int(*name)[value]
 #define inline inline __attribute__((always_inline))
 
-static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) =
 	(void *)BPF_FUNC_map_update_elem;
 static long (*bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUNC_redirect_map;
 static long (*bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, __u32 bytes) =
 	(void *)BPF_FUNC_xdp_load_bytes;
+static long (*bpf_xdp_adjust_meta)(struct xdp_md *frame, int bytes) = (void *)BPF_FUNC_xdp_adjust_meta;
+static __u64 (*bpf_xdp_get_buff_len)(struct xdp_md *frame) = (void *)BPF_FUNC_xdp_get_buff_len;
 
-// linux/if_ether.h and IEEE 802.1Q; numbers of 16 bits as they lie in the frame.
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define NETWORK(word) (__u16) __builtin_bswap16(word)
-#else
-#define NETWORK(word) (__u16)(word)
-#endif
-#define ETHERTYPE_IPV4 NETWORK(0x0800)
-#define ETHERTYPE_IPV6 NETWORK(0x86dd)
+// IEEE 802.1Q; numbers of 16 bits as they lie in the frame.
 #define ETHERTYPE_VLAN NETWORK(0x8100)
 #define ETHERTYPE_SERVICE_VLAN NETWORK(0x88a8)
 #define VLAN_IDENTIFIER NETWORK(0x0fff)
@@ -467,6 +462,34 @@ static inline int is_tag(__u16 ethertype)
 	return ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_SERVICE_VLAN;
 }
 
+// Marks the packet of a flow that the kernel forwards. Returns false, and does nothing, for any other packet, and where the driver
+// keeps no metadata.
+static inline int mark_recorded(struct xdp_md *frame)
+{
+	void *data = (void *)(long)frame->data, *end = (void *)(long)frame->data_end;
+	struct ethernet *ethernet = data;
+	struct packet packet = {};
+	struct mark *mark;
+	struct port *from;
+	__u32 key = constants.port, found;
+
+	from = bpf_map_lookup_elem(&ports, &key);
+	if (!from || !has_lease() || (void *)(ethernet + 1) > end || !same_mac(ethernet->destination, from->own_mac))
+		return 0;
+	if (!read_packet(data, end, bpf_xdp_get_buff_len(frame), WIRE_BYTES_MIN, 0, &packet))
+		return 0;
+	found = find_record(&packet, from, packet.ip_bytes);
+	if (!found || bpf_xdp_adjust_meta(frame, -(int)sizeof(*mark)))
+		return 0;
+	mark = (void *)(long)frame->data_meta;
+	// The verifier does not know that there is room now.
+	if ((void *)(mark + 1) > (void *)(long)frame->data)
+		return 0;
+	mark->secret = constants.seed[0];
+	mark->record = found - 1;
+	return 1;
+}
+
 // The kernel keeps 15 characters of a program's name; the loader knows an earlier instance of itself by the prefix.
 SEC("xdp.frags")
 int palisade_uplink(struct xdp_md *frame)
@@ -474,6 +497,8 @@ int palisade_uplink(struct xdp_md *frame)
 	__u32 l3 = ETHERTYPE_OFFSET + sizeof(__u16);
 	__u16 ethertype;
 
+	if (constants.index && mark_recorded(frame))
+		return XDP_PASS;
 	if (load(frame, ETHERTYPE_OFFSET, &ethertype, sizeof(ethertype)))
 		return XDP_PASS;
 	for (int i = 0; i < TAGS_MAX; i++) {

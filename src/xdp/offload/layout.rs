@@ -1,4 +1,4 @@
-//! Layout of the maps of `bpf/offload.bpf.c`, which has the same structures by the same names.
+//! Layout of the maps of `bpf/offload.h`, which has the same structures by the same names.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
@@ -6,21 +6,25 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use crate::mem::Atomics;
 
 /// Version of this layout and of the hash. A process continues with no maps of another version.
-pub const LAYOUT: u64 = 2;
+pub const LAYOUT: u64 = 3;
 /// Flows that a bucket names at most.
 pub const WAYS: usize = 8;
 
-/// Epochs of Services: those of a destination's page of the lookup.
-pub const SERVICE_EPOCHS: usize = 1024;
+/// Epochs of Services: those of a destination's page of the lookup, and one that does not change.
+pub const SERVICE_EPOCHS: usize = 1025;
+/// The epoch that does not change: that of front ends that are no Services.
+pub const UNCHANGED: u16 = SERVICE_EPOCHS as u16 - 1;
+/// Gateways behind uplinks.
+pub const GATEWAYS: usize = 1024;
 
 /// `struct record`: one flow. The ends are in no order. A flow to a Service has a front end too, to which its client sends in
-/// place of the backend.
+/// place of the backend. So has a masqueraded one: to the node's address its other end sends in place of the pod.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Record {
     /// Address of each end in network byte order, IPv4 as `::ffff:a.b.c.d`.
     pub addresses: [[AtomicU64; 2]; 2],
-    /// Transport port of each end in network byte order, protocol, version of IP, and which end is the client of a Service, as
+    /// Transport port of each end in network byte order, protocol, version of IP, which end is the client, and the gateway, as
     /// [`Record::head_of`] has them.
     pub head: AtomicU64,
     /// By direction, the generation that has evaluated it; zero: it is not offloaded.
@@ -63,8 +67,19 @@ pub struct PortWords {
     pub index: AtomicU32,
     /// Ethernet address of the pod, and the MTU, as [`PortWords::station_of`] has them.
     pub station: AtomicU64,
-    /// Ethernet address of the switch.
+    /// Ethernet address of the switch, and whether it is an uplink, as [`PortWords::station_of`] has them.
     pub own_mac: AtomicU64,
+}
+
+/// `struct gateway`: next hop of flows by an uplink.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Gateway {
+    /// What the other words are, for the switch.
+    pub state: AtomicU32,
+    rest: AtomicU32,
+    /// Its address, as those of the ends of a record.
+    pub address: [AtomicU64; 2],
 }
 
 /// `struct service`: an epoch of Services.
@@ -86,6 +101,8 @@ pub struct Lease {
     pub seed: [AtomicU64; 2],
     /// [`LAYOUT`] of the process that has made the maps.
     pub layout: AtomicU64,
+    /// Packets that an uplink's tc program has dropped, because their record had become that of another flow.
+    pub lost: AtomicU64,
 }
 
 /// Counts of a record that its flow has counted. The program does not have them.
@@ -99,7 +116,8 @@ pub struct Counted {
 
 const _: () = assert!(size_of::<Record>() == 128 && size_of::<Bucket>() == 64);
 const _: () = assert!(size_of::<PortWords>() == 24 && size_of::<ServiceWords>() == 8);
-const _: () = assert!(size_of::<Lease>() == 32 && size_of::<Counted>() == 64);
+const _: () = assert!(size_of::<Gateway>() == 24);
+const _: () = assert!(size_of::<Lease>() == 40 && size_of::<Counted>() == 64);
 
 /// Version number of a packet's IP header.
 fn family(is_v4: bool) -> u8 {
@@ -107,17 +125,31 @@ fn family(is_v4: bool) -> u8 {
 }
 
 impl Record {
-    /// The word of transport ports, protocol, family, and the number of the end that is the client of a Service.
-    pub fn head_of(transport_ports: [u16; 2], protocol: u8, is_v4: bool, client: Option<usize>) -> u64 {
+    /// The word of transport ports, protocol, family, the number of the end that is the client, and the gateway's number
+    /// and one; zero without a gateway.
+    pub fn head_of(
+        transport_ports: [u16; 2],
+        protocol: u8,
+        is_v4: bool,
+        client: Option<usize>,
+        gateway: u16,
+    ) -> u64 {
         let [[a, b], [c, d]] = transport_ports.map(u16::to_be_bytes);
         let client = client.map_or(0, |client| client as u8 + 1);
-        u64::from_ne_bytes([a, b, c, d, protocol, family(is_v4), client, 0])
+        let [g, h] = gateway.to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, protocol, family(is_v4) | client << 4, g, h])
     }
 
-    /// Number of the end that is the client of a Service.
+    /// Number of the end that is the client.
     pub fn client(&self) -> Option<usize> {
-        let [.., client, _] = self.head.load(Relaxed).to_ne_bytes();
-        usize::from(client).checked_sub(1).filter(|client| *client < 2)
+        let [.., kind, _, _] = self.head.load(Relaxed).to_ne_bytes();
+        usize::from(kind >> 4).checked_sub(1).filter(|client| *client < 2)
+    }
+
+    /// Number of its gateway.
+    pub fn gateway(&self) -> Option<usize> {
+        let [.., g, h] = self.head.load(Relaxed).to_ne_bytes();
+        usize::from(u16::from_ne_bytes([g, h])).checked_sub(1)
     }
 
     /// Number to add to the sum of a checksum when `to` takes the place of `from`: addresses as a record has them.
@@ -145,9 +177,15 @@ impl Record {
 }
 
 impl PortWords {
-    /// The word of an Ethernet address and an MTU.
-    pub fn station_of([a, b, c, d, e, f]: [u8; 6], mtu: u16) -> u64 {
-        let [g, h] = mtu.to_ne_bytes();
+    /// Whether it is an uplink.
+    pub fn is_uplink(&self) -> bool {
+        let [.., g, h] = self.own_mac.load(Relaxed).to_ne_bytes();
+        u16::from_ne_bytes([g, h]) != 0
+    }
+
+    /// The word of an Ethernet address and a number: an MTU, or whether it is an uplink.
+    pub fn station_of([a, b, c, d, e, f]: [u8; 6], number: u16) -> u64 {
+        let [g, h] = number.to_ne_bytes();
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     }
 }
@@ -160,6 +198,8 @@ unsafe impl Atomics for Bucket {}
 unsafe impl Atomics for PortWords {}
 // SAFETY: as above.
 unsafe impl Atomics for ServiceWords {}
+// SAFETY: as above.
+unsafe impl Atomics for Gateway {}
 // SAFETY: as above.
 unsafe impl Atomics for Lease {}
 // SAFETY: as above.
@@ -220,15 +260,15 @@ mod tests {
 
     #[test]
     fn the_structures_are_those_of_the_program() {
-        let expected: [Expected<'_>; 5] = [
+        let expected: [Expected<'_>; 6] = [
             (
                 "record",
                 &[
                     ("addresses", offset_of!(Record, addresses)),
                     ("transport_ports", offset_of!(Record, head)),
                     ("protocol", offset_of!(Record, head) + 4),
-                    ("family", offset_of!(Record, head) + 5),
-                    ("client", offset_of!(Record, head) + 6),
+                    ("kind", offset_of!(Record, head) + 5),
+                    ("gateway", offset_of!(Record, head) + 6),
                     ("epochs", offset_of!(Record, epochs)),
                     ("ports", offset_of!(Record, ports)),
                     ("service_epoch", offset_of!(Record, service_epoch)),
@@ -251,16 +291,19 @@ mod tests {
                     ("mac", offset_of!(PortWords, station)),
                     ("mtu", offset_of!(PortWords, station) + 6),
                     ("own_mac", offset_of!(PortWords, own_mac)),
+                    ("is_uplink", offset_of!(PortWords, own_mac) + 6),
                 ],
                 size_of::<PortWords>(),
             ),
             ("service", &[("epoch", offset_of!(ServiceWords, epoch))], size_of::<ServiceWords>()),
+            ("gateway", &[("address", offset_of!(Gateway, address))], size_of::<Gateway>()),
             (
                 "lease",
                 &[
                     ("until", offset_of!(Lease, until)),
                     ("seed", offset_of!(Lease, seed)),
                     ("layout", offset_of!(Lease, layout)),
+                    ("lost", offset_of!(Lease, lost)),
                 ],
                 size_of::<Lease>(),
             ),

@@ -21,7 +21,8 @@ use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapType};
 
 use self::layout::{
-    Bucket, Counted, LAYOUT, Lease, PortWords, Record, SERVICE_EPOCHS, Seed, ServiceWords, WAYS,
+    Bucket, Counted, GATEWAYS, Gateway, LAYOUT, Lease, PortWords, Record, SERVICE_EPOCHS, Seed, ServiceWords,
+    WAYS,
 };
 use super::Pins;
 use super::error::XdpError;
@@ -67,6 +68,8 @@ pub struct OffloadMaps {
     pub ports: HugeArray<PortWords>,
     /// Epochs of Services.
     pub services: HugeArray<ServiceWords>,
+    /// Next hops of flows by uplinks.
+    pub gateways: HugeArray<Gateway>,
     /// The lease.
     pub lease: HugeArray<Lease>,
     /// Secret of the hash.
@@ -133,6 +136,7 @@ impl OffloadMaps {
             ports: memory("ports", PORTS_MAX, size_of::<PortWords>())?.take_shared(PORTS_MAX)?,
             services: memory("services", SERVICE_EPOCHS, size_of::<ServiceWords>())?
                 .take_shared(SERVICE_EPOCHS)?,
+            gateways: memory("gateways", GATEWAYS, size_of::<Gateway>())?.take_shared(GATEWAYS)?,
             seed: seed_of(&lease[0]),
             lease,
             maps: Vec::new(),
@@ -140,7 +144,7 @@ impl OffloadMaps {
     }
 
     /// The map of this name.
-    fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+    pub(super) fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.maps.iter().find(|(known, _)| *known == name).map(|(_, map)| map.as_fd())
     }
 }

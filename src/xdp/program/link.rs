@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys::{
-    self, BPF_F_REPLACE, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create_opts,
+    self, BPF_F_BEFORE, BPF_F_REPLACE, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create_opts,
     bpf_link_info, bpf_link_update_opts,
 };
 use rustix::fs::statfs;
@@ -147,10 +147,16 @@ impl Link {
     }
 
     /// Attaches a tc program to the frames that an interface receives or sends (tcx, Linux 6.6): `hook` is `BPF_TCX_INGRESS` or
-    /// `BPF_TCX_EGRESS`.
-    pub(in crate::xdp) fn create_tc(code: BorrowedFd<'_>, index: u32, hook: u32) -> io::Result<Link> {
+    /// `BPF_TCX_EGRESS`. It runs behind the programs that are there, or before them with `is_first`.
+    pub(in crate::xdp) fn create_tc(
+        code: BorrowedFd<'_>,
+        index: u32,
+        hook: u32,
+        is_first: bool,
+    ) -> io::Result<Link> {
         let size = size_of::<bpf_link_create_opts>() as _;
-        let options = bpf_link_create_opts { sz: size, ..Default::default() };
+        let flags = if is_first { BPF_F_BEFORE } else { 0 };
+        let options = bpf_link_create_opts { sz: size, flags, ..Default::default() };
         let (code, index) = (code.as_raw_fd(), index.cast_signed());
         // SAFETY: the descriptor is open and the options outlive the call.
         owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) })

@@ -29,6 +29,8 @@ use self::prefixes::Prefixes;
 use self::services::{ServiceDestinations, ServiceMaps};
 use super::error::{XdpError, check_mtu};
 use super::kernel_log;
+use super::offload::{OffloadMaps, Placement};
+use crate::ids::PortId;
 use crate::limits::{EXCEPTIONS_MAX, MTU_MAX, UPLINK_PREFIXES_MAX};
 use crate::netlink::Interface;
 
@@ -60,19 +62,20 @@ impl Program {
     /// Loads the program of a port that only the switch uses. Fails if the interface has a program of another
     /// owner. Nothing is attached before [`Program::take`].
     pub fn load(interface: &Interface, queues: u16) -> Result<Program, XdpError> {
-        Program::with(interface, PORT_OBJECT, queues, &UplinkConstants::default())
+        Program::with(interface, PORT_OBJECT, queues, &UplinkConstants::default(), None)
     }
 
     /// Loads the program of a NIC that the switch shares with the kernel, see [`Program::load`]. It redirects
     /// frames for `prefixes` and for the external ends of `constants`, and passes the rest to the kernel. Single addresses of an earlier run's program are included, so that they stay closed
-    /// until their pods are attached again.
+    /// until their pods are attached again. With `offload` it leaves packets of recorded flows to the tc program there.
     pub fn load_uplink(
         interface: &Interface,
         queues: u16,
         constants: &UplinkConstants,
         prefixes: &BTreeSet<IpNet>,
+        offload: Option<(&OffloadMaps, PortId)>,
     ) -> Result<Program, XdpError> {
-        let mut program = Program::with(interface, UPLINK_OBJECT, queues, constants)?;
+        let mut program = Program::with(interface, UPLINK_OBJECT, queues, constants, offload)?;
         if let Some(maps) = &mut program.prefixes {
             maps.set(prefixes)?;
         }
@@ -84,10 +87,14 @@ impl Program {
         object: &[u8],
         queues: u16,
         constants: &UplinkConstants,
+        offload: Option<(&OffloadMaps, PortId)>,
     ) -> Result<Program, XdpError> {
         check_mtu(interface, MTU_MAX)?;
         earlier_on(interface)?;
-        let Loaded { code, sockets, prefixes, exceptions, services } = load(object, queues, constants)?;
+        let offload = offload
+            .map(|(maps, port)| (maps, Placement { port, index: interface.index, upcall_index: None }));
+        let Loaded { code, sockets, prefixes, exceptions, services } =
+            load(object, queues, constants, offload)?;
         let (interface, sockets) = (interface.clone(), Arc::new(sockets));
         Ok(Program {
             interface,
@@ -134,7 +141,7 @@ impl Program {
         constants: &UplinkConstants,
         prefixes: &BTreeSet<IpNet>,
     ) -> Result<(Program, Mode), XdpError> {
-        let mut program = Program::load_uplink(interface, queues, constants, prefixes)?;
+        let mut program = Program::load_uplink(interface, queues, constants, prefixes, None)?;
         let mode = program.take(None)?;
         Ok((program, mode))
     }
@@ -157,6 +164,11 @@ impl Program {
     /// Closes the program of an earlier run, which [`Program::undo`] then no longer restores.
     pub fn keep(&mut self) {
         self.earlier = None;
+    }
+
+    /// Whether [`Program::undo`] restores the program of an earlier run.
+    pub fn has_earlier(&self) -> bool {
+        self.earlier.is_some()
     }
 
     /// Whether it is an uplink's program, which redirects frames for some prefixes only.
@@ -269,14 +281,27 @@ struct Loaded {
 }
 
 /// Loads a program object for so many queues. An object without prefix maps has no constants either.
-fn load(object: &[u8], queues: u16, constants: &UplinkConstants) -> Result<Loaded, XdpError> {
-    let (loaded, said) = kernel_log::captured(|| try_load(object, queues, constants));
+fn load(
+    object: &[u8],
+    queues: u16,
+    constants: &UplinkConstants,
+    offload: Option<(&OffloadMaps, Placement)>,
+) -> Result<Loaded, XdpError> {
+    let (loaded, said) = kernel_log::captured(|| try_load(object, queues, constants, offload));
     loaded.map_err(|error| XdpError::from_bpf("load the XDP program", &error, &said))
 }
 
-fn try_load(object: &[u8], queues: u16, constants: &UplinkConstants) -> libbpf_rs::Result<Loaded> {
+fn try_load(
+    object: &[u8],
+    queues: u16,
+    constants: &UplinkConstants,
+    offload: Option<(&OffloadMaps, Placement)>,
+) -> libbpf_rs::Result<Loaded> {
     let mut open = ObjectBuilder::default().open_memory(object)?;
     prepare(&mut open, queues, constants)?;
+    if let Some((maps, at)) = offload {
+        maps.share_with(&mut open, at)?;
+    }
     let loaded = open.load()?;
     let (Some(program), Some(sockets)) = (loaded.progs().next(), map_of(&loaded, "sockets")?) else {
         return Err(std::io::Error::other("the object lacks a program or its map").into());
@@ -340,7 +365,7 @@ pub struct Guard {
 impl Guard {
     /// Loads the program.
     pub fn load() -> Result<Guard, XdpError> {
-        let code = load(PORT_OBJECT, 1, &UplinkConstants::default())?.code;
+        let code = load(PORT_OBJECT, 1, &UplinkConstants::default(), None)?.code;
         let id = libbpf_rs::Program::id_from_fd(code.as_fd())
             .map_err(|error| XdpError::from_bpf("tell the id of an XDP program", &error, &[]))?;
         Ok(Guard { code, id })

@@ -134,7 +134,7 @@ fn put_link(code: BorrowedFd<'_>, index: u32, pins: &Pins) -> io::Result<(Hook, 
         link.update(code, program_with(program)?.as_fd())?;
         return Ok((Hook::Link(link, pin), true));
     }
-    let link = Link::create_tc(code, index, BPF_TCX_EGRESS)?;
+    let link = Link::create_tc(code, index, BPF_TCX_EGRESS, false)?;
     // The link of the file has lost its interface.
     let _ = fs::remove_file(&pin);
     link.pin(&pin)?;

@@ -2,6 +2,7 @@
 
 mod exchange;
 mod host;
+mod offload;
 mod port_mappings;
 mod rig;
 mod services;

@@ -2,6 +2,7 @@
 
 mod agent;
 mod node;
+mod offload;
 mod origin;
 mod services;
 

@@ -138,6 +138,8 @@ pub(crate) struct Node {
     pub(crate) has_agent: bool,
     /// Whether its flows outlive its switch.
     pub(crate) keeps_flows: bool,
+    /// 802.1Q identifier of the uplink's frames.
+    pub(crate) uplink_vlan: Option<u16>,
 }
 
 impl Node {
@@ -161,6 +163,7 @@ impl Node {
             config,
             has_agent: false,
             keeps_flows: false,
+            uplink_vlan: None,
         }
     }
 
@@ -222,12 +225,13 @@ impl Node {
         let other = 3 - self.number;
         let [v4, v6] = node_address(other);
         let flows = if self.keeps_flows { self.flow_directory() } else { PathBuf::new() };
+        let vlan = self.uplink_vlan.map(|vlan| format!("vlan = {vlan}\n")).unwrap_or_default();
         let policy = if self.has_agent { "" } else { "[policy]\ndirectory = \"../policy\"\n" };
         let mut text = format!(
             "{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
              [conntrack]\nflows = 4096\ndirectory = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n{policy}\
-             [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
+             [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n{vlan}\
              [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n\
              [[routes]]\nprefix = \"2001:db8:2::/64\"\nport = \"uplink\"\n",
             self.config,

@@ -354,7 +354,7 @@ fn datagram([destination, source]: [[u8; 6]; 2], tags: Tags, from: IpAddr, to: I
     frame
 }
 
-fn mac_of(namespace: &Namespace, interface: &str) -> [u8; 6] {
+pub(super) fn mac_of(namespace: &Namespace, interface: &str) -> [u8; 6] {
     let line = namespace.output(&format!("ip -oneline link show dev {interface}"));
     let mac = line.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     let bytes: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::dataplane::conntrack::quota::ASSURED_IDLE_MAX_MS;
-use crate::dataplane::offload::{Offload, OffloadedFlow};
+use crate::dataplane::offload::{Gateway, Offload, OffloadedFlow};
 use crate::xdp::offload::OffloadMaps;
 
 #[test]
@@ -284,6 +284,7 @@ fn a_connection_whose_handshake_the_kernel_has_completed_is_not_evicted() {
             ports: [PortId(0), PortId(1)],
             epochs: [Some(Generation(1)); 2],
             front: None,
+            gateway: Gateway::None,
         };
         offload.record(fixture.find(key).unwrap().number(), &recorded, || true);
     }

@@ -1,5 +1,5 @@
-//! Offload of flows: the kernel forwards the packets of established flows between offloaded ports from the packet on that
-//! shows them to be established.
+//! Offload of flows: the kernel forwards the packets of established flows between offloaded ports, two pods' or a pod's and an
+//! uplink, from the packet on that shows them to be established.
 //!
 //! TCP is offloaded with the SYN-ACK, before that leaves: a connection whose third segment did it would have data overtake
 //! that segment. UDP is offloaded by direction, and as a whole once both directions were seen; a flow to a Service only then, when
@@ -7,7 +7,8 @@
 
 use crate::dataplane::PortKind;
 use crate::dataplane::conntrack::{Entry, FlowState, FrontEnd, Key, Side, Slot};
-use crate::dataplane::offload::{Offload, OffloadedFlow, OffloadedFront};
+use crate::dataplane::fib::next_hop::{Egress, Hop};
+use crate::dataplane::offload::{Gateway, Offload, OffloadedFlow, OffloadedFront};
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
@@ -15,6 +16,8 @@ use crate::dataplane::pipeline::translate::forward_key;
 use crate::dataplane::service::BindingEnd;
 use crate::ids::{Generation, PortId};
 use crate::net::flow::Protocol;
+use crate::net::mac::Mac;
+use crate::xdp::offload::layout::UNCHANGED;
 
 /// Offloads the flows of the packets that leave, and takes those back that are established no longer.
 pub(in crate::dataplane::pipeline) fn offload(batch: &Batch, context: &Context<'_>) {
@@ -39,7 +42,7 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
     let evaluation = || {
         let epochs = offloaded_epochs(entry, packet.protocol, by_responder)?;
         let is_translated = entry.flow_word(true).is_translated();
-        let front = if is_translated { Some(front_of(context, slot, packet, from_low)?) } else { None };
+        let front = if is_translated { Some(front_of(context, slot, packet, from_low, from)?) } else { None };
         (entry.key() == Some(key)).then_some((epochs, front))
     };
     let Some(evaluated) = evaluation() else { return end(slot, context, offload) };
@@ -52,6 +55,11 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
         return;
     }
     let flow = OffloadedFlow { epochs, front, ..flow_of(packet, from_low, ports) };
+    let Some(gateway) = gateway_of(&flow, context, offload) else { return end(slot, context, offload) };
+    let flow = OffloadedFlow { gateway, ..flow };
+    if offload.is_changed(slot.number(), &flow) {
+        return end(slot, context, offload);
+    }
     let still = || evaluation().is_some_and(|(_, now)| now == front);
     let is_recorded = offload.record(slot.number(), &flow, still);
     if is_recorded && packet.protocol == Protocol::TCP {
@@ -96,17 +104,36 @@ fn offloaded_epochs(
     }
 }
 
-/// The front end of the translated flow in a slot. `None` for one that stays with the workers: with another source port, with an
-/// address of the node, to a backend that its client has left for another one, or to no Service that is there.
-fn front_of(context: &Context<'_>, slot: Slot, packet: &Packet, from_low: bool) -> Option<OffloadedFront> {
+/// The front end of the translated flow in a slot. `None` for one that stays with the workers: with another source port, to a
+/// Service and masqueraded, to a backend that its client has left for another one, or to no Service that is there.
+fn front_of(
+    context: &Context<'_>,
+    slot: Slot,
+    packet: &Packet,
+    from_low: bool,
+    from: PortId,
+) -> Option<OffloadedFront> {
     let entry = context.conntrack.entry(slot);
-    let FrontEnd { address, port, client_port: 0, external_port: 0 } = context.conntrack.virtual_end(slot)
+    let by_client = entry.sender(from_low) == Side::Initiator;
+    let FrontEnd { address, port, client_port: 0, external_port } = context.conntrack.virtual_end(slot)
     else {
         return None;
     };
-    let by_client = entry.sender(from_low) == Side::Initiator;
+    if external_port != 0 {
+        let responder = if by_client { (packet.dst, packet.dst_port) } else { (packet.src, packet.src_port) };
+        let own = context.snapshot.masquerade()?.address(packet.is_v4)?;
+        return ((address, port) == responder).then_some(OffloadedFront {
+            client: usize::from(by_client == from_low),
+            address: own,
+            port: external_port,
+            service: UNCHANGED,
+            epoch: Some(context.snapshot.generation),
+        });
+    }
     let services = context.snapshot.services()?;
-    services.find(address, packet.protocol, port, false)?;
+    // What comes by an uplink is from outside, or from a backend elsewhere.
+    let is_outside = by_client && is_uplink(context, from);
+    services.find(address, packet.protocol, port, is_outside)?;
     // A client's packet is compared with the Services, or its binding was since their last change.
     let is_compared = by_client || {
         let client = Packet { src: packet.dst, ..*packet };
@@ -125,13 +152,41 @@ fn front_of(context: &Context<'_>, slot: Slot, packet: &Packet, from_low: bool) 
     })
 }
 
-/// Gives the program the Ethernet addresses behind both ports. Returns false where one is not known, or is not the one that the
-/// pod sends from.
+fn is_uplink(context: &Context<'_>, port: PortId) -> bool {
+    context.snapshot.port(port).is_some_and(|view| view.kind == PortKind::Uplink)
+}
+
+/// Next hop of the packets of a flow that leave by an uplink. `None` for a flow that stays with the workers: between two uplinks,
+/// by a tunnel, and one that comes by another port than its answers leave by.
+fn gateway_of(flow: &OffloadedFlow, context: &Context<'_>, offload: &Offload) -> Option<Gateway> {
+    let remote = match flow.ports.map(|port| is_uplink(context, port)) {
+        [false, false] => return Some(Gateway::None),
+        [true, true] => return None,
+        [first, _] => usize::from(!first),
+    };
+    let number = context.snapshot.hop_number(flow.addresses[remote])?;
+    let (hop, adjacency) = context.snapshot.hop_and_adjacency(number);
+    match hop {
+        Hop::Port(out, next) if out == flow.ports[remote] && adjacency.egress == Egress::Uplink => {
+            next.map_or(Some(Gateway::None), |gateway| offload.gateway(gateway))
+        }
+        _ => None,
+    }
+}
+
+/// Gives the program the Ethernet addresses behind pods' ports, and the MTUs. Returns false where one is not known, or is not the
+/// one that the pod sends from.
 fn set_stations(ports: [PortId; 2], context: &Context<'_>, offload: &Offload) -> bool {
     ports.into_iter().all(|port| {
-        let Some(view) = context.snapshot.port(port).filter(|view| view.kind == PortKind::Pod) else {
-            return false;
-        };
+        let Some(view) = context.snapshot.port(port) else { return false };
+        match view.kind {
+            PortKind::Pod => {}
+            PortKind::Uplink => {
+                offload.set_station(port, Mac::default(), view.mtu);
+                return true;
+            }
+            PortKind::Host | PortKind::Tap => return false,
+        }
         let learned = context.neighbors.port_mac(port);
         let Some(mac) = learned.filter(|mac| view.mac.is_none_or(|given| given == *mac)) else {
             return false;
@@ -149,5 +204,6 @@ fn flow_of(packet: &Packet, from_low: bool, ports: [PortId; 2]) -> OffloadedFlow
         transport_ports.reverse();
     }
     let protocol = packet.protocol;
-    OffloadedFlow { addresses, transport_ports, protocol, ports, epochs: [None; 2], front: None }
+    let (epochs, gateway) = ([None; 2], Gateway::None);
+    OffloadedFlow { addresses, transport_ports, protocol, ports, epochs, front: None, gateway }
 }
