@@ -105,12 +105,10 @@ fn connect(one: &Node, two: &Node) -> [TcpStream; 2] {
 }
 
 fn talk([client, server]: &mut [TcpStream; 2]) {
-    for (from, to) in [(&mut *client, &mut *server)] {
-        from.write_all(b"question").unwrap();
-        to.read_exact(&mut [0; 8]).unwrap();
-        to.write_all(b"answer").unwrap();
-        from.read_exact(&mut [0; 6]).unwrap();
-    }
+    client.write_all(b"question").unwrap();
+    server.read_exact(&mut [0; 8]).unwrap();
+    server.write_all(b"answer").unwrap();
+    client.read_exact(&mut [0; 6]).unwrap();
 }
 
 #[test]
@@ -304,7 +302,7 @@ fn a_program_that_is_taken_off_an_uplink_is_attached_again() {
     let index = uplink(two).report.interface_index;
     let pins = std::fs::read_dir("/sys/fs/bpf/palisade").unwrap();
     let pins = pins.map(|entry| entry.unwrap().path().join(format!("{index}-ingress")));
-    let mine = two.own.enter(|| palisade::xdp::namespace_cookie()).unwrap();
+    let mine = two.own.enter(palisade::xdp::namespace_cookie).unwrap();
     let pin =
         pins.filter(|pin| pin.to_string_lossy().contains(&format!("netns-{mine}/"))).find(|pin| pin.exists());
     let link = libbpf_rs::Link::open(pin.unwrap()).unwrap();
