@@ -17,7 +17,8 @@ use self::lists::{Change, Lists};
 use self::maps::Maps;
 use crate::limits::{SOCKET_BACKENDS_MAX, SOCKET_SERVICES_MAX};
 use crate::tables::ServiceSet;
-use crate::xdp::{Pins, kernel_log, namespace_cookie};
+use crate::xdp::libbpf::kernel_log;
+use crate::xdp::{Pins, namespace_cookie};
 
 /// `connect.bpf.c`, compiled by build.rs.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/connect.bpf.o"));

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::kernel_log;
+use super::libbpf::kernel_log;
 use crate::limits::MTU_MAX;
 use crate::netlink::{Interface, NetlinkError};
 

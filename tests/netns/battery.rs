@@ -15,7 +15,7 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod, Po
 use palisade::netlink::Interface;
 
 use crate::describe::describe;
-use crate::hostile_frames::{self as kinds, Fate, Ground, Kind, Station};
+use crate::hostile_frames::{self as kinds, Ground, Kind, Station};
 use crate::support::namespace::run;
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{PATIENCE, PORT, Rig, isolated, only_from};
@@ -276,16 +276,10 @@ fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacke
 }
 
 /// The kind as a pod with its port sends it; `None` where the switch hears nothing of it. The kernel drops a tag cut short before
-/// the program of an offloaded port. The windows of an offloaded connection are not known: its own resets pass, and the receiver
-/// checks them.
-fn on(pod: &Pod, mut kind: Kind) -> Option<Kind> {
-    if pod.plan().ports != PodPorts::Offload {
-        return Some(kind);
-    }
-    if kind.name.contains("a reset") && kind.name.ends_with("on its own connection") {
-        kind.frames.iter_mut().for_each(|(_, fate)| *fate = Fate::Deliver);
-    }
-    (!kind.name.ends_with(REFUSED_BY_THE_KERNEL)).then_some(kind)
+/// the program of an offloaded port.
+fn on(pod: &Pod, kind: Kind) -> Option<Kind> {
+    let is_heard = pod.plan().ports != PodPorts::Offload || !kind.name.ends_with(REFUSED_BY_THE_KERNEL);
+    is_heard.then_some(kind)
 }
 
 fn service(address: &str) -> UdpSocket {

@@ -52,7 +52,7 @@ const OFF_THE_PATH: &[(&str, &[&str])] = &[
         "opening, closing and asking the kernel about interfaces",
         &[
             "xdp/error",
-            "xdp/kernel_log",
+            "xdp/libbpf",
             "xdp/driver_counters",
             "xdp/offload/mod",
             "xdp/offload/program",

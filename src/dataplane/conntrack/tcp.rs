@@ -29,6 +29,7 @@ use super::state::FlowState::{
     self, Established, FinWait, LastAck, Reset, SynReceived, SynSent, TimeWait, Unacknowledged,
 };
 use super::state::{Outcome, Side};
+use crate::dataplane::offload::Numbers;
 use crate::net::tcp::Flags;
 
 /// Sequence numbers and window of one side.
@@ -180,6 +181,41 @@ impl TcpFlow {
         }
     }
 
+    /// Takes over the numbers of the segments that the kernel has forwarded.
+    pub(crate) fn follow(&mut self, numbers: [Numbers; 2]) {
+        let raise = |number: &mut u32, to: u32| {
+            if after(to, *number) {
+                *number = to;
+            }
+        };
+        for (sender, forwarded) in numbers.into_iter().enumerate() {
+            let [initiator, responder] = &mut self.sides;
+            let (side, peer) = if sender == 0 { (initiator, responder) } else { (responder, initiator) };
+            raise(&mut side.end, forwarded.end);
+            raise(&mut side.acknowledged, forwarded.acknowledged);
+            let largest = u32::from(u16::MAX) << side.scale;
+            side.max_window = side.max_window.max(forwarded.max_window.min(largest));
+            // The kernel's number of a segment may be lost, but not that of all acknowledgements.
+            raise(&mut peer.end, side.acknowledged);
+            raise(&mut peer.max_end, side.acknowledged.wrapping_add(side.max_window));
+        }
+    }
+
+    /// Numbers of both sides.
+    pub(crate) fn numbers(&self) -> [Numbers; 2] {
+        self.sides.map(|TcpSide { end, acknowledged, max_window, scale, .. }| Numbers {
+            end,
+            acknowledged,
+            max_window,
+            scale,
+        })
+    }
+
+    /// Whether both sides have sent a segment.
+    pub(crate) fn have_both_sent(&self) -> bool {
+        self.sides.iter().all(TcpSide::has_sent)
+    }
+
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
@@ -190,12 +226,6 @@ impl TcpFlow {
             if !(segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)) {
                 return Outcome::Invalid;
             }
-            self.state = Reset;
-            return Outcome::Pass;
-        }
-        // No number is known of a connection that the kernel has forwarded. Its program has compared the port that the
-        // segment came from.
-        if !ours.has_sent() && !peer.has_sent() {
             self.state = Reset;
             return Outcome::Pass;
         }
@@ -292,8 +322,8 @@ impl TcpFlow {
         let ours = &self.sides[sender as usize];
         let peer = &self.sides[1 - sender as usize];
         if !ours.has_sent() || !peer.has_sent() {
-            // In a connection that was picked up, or comes back from the kernel, either the peer has sent nothing yet, or this is
-            // the first segment of its sender.
+            // In a connection that was picked up, either the peer has sent nothing yet, or this is the first segment of its
+            // sender.
             return !peer.has_sent() || self.answers_pickup(segment, sender);
         }
         let peer_end_min = peer.end.wrapping_sub(ours.max_window.max(ACKNOWLEDGED_LATE));

@@ -1,14 +1,16 @@
 //! Records that the process before has left: flows that the flow table still has go on without a gap.
 //!
 //! The program forwards their packets under the policy epochs of that process, until this one has tables and pods on all of
-//! those ports that it has opened, or until the lease of that process would have ended.
+//! those ports that it has opened, or until the lease of that process would have ended. After the end of that lease their packets
+//! are upcalls.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
-use super::{CLOSED, NONE, Offload, counts};
+use super::flow::protocol_of;
+use super::{CLOSED, NONE, Offload, counts, keeper};
 use crate::dataplane::Settings;
 use crate::ids::PortId;
 use crate::limits::PORTS_MAX;
@@ -44,8 +46,8 @@ impl Offload {
         }
     }
 
-    /// Takes over the records of the process before, and holds its ports. `slot_of` finds the slot of a flow whose first end is
-    /// the lower one; records of other flows are removed. No worker runs yet.
+    /// Takes over the records of the process before, and holds its ports, if its lease lasts. `slot_of` finds the slot of a flow
+    /// whose first end is the lower one; records of other flows are removed. No worker runs yet.
     pub(crate) fn adopt(&self, slot_of: impl Fn(RecordedFlow) -> Option<u32>) {
         let mut is_adopted = vec![false; self.maps.records.len()];
         let mut taken = 0;
@@ -69,19 +71,22 @@ impl Offload {
             self.maps.records[number as usize].epochs.iter().for_each(|epoch| epoch.store(0, Relaxed));
             self.retired.push(number, &self.next);
         }
+        let has_lease = self.maps.lease[0].until.load(Relaxed) >= keeper::now_ns();
         for (held, words) in self.held.iter().zip(self.maps.ports.iter()) {
             let is_served = words.index.load(Relaxed) != 0 && words.epoch.load(Relaxed) != CLOSED;
-            held.store(is_served, Relaxed);
+            held.store(is_served && has_lease, Relaxed);
+            if !has_lease {
+                words.epoch.store(CLOSED, SeqCst);
+            }
         }
     }
 
     fn adopt_record(&self, number: u32, word: u64, slot_of: impl Fn(RecordedFlow) -> Option<u32>) -> bool {
         let Some(record) = self.maps.records.get(number as usize) else { return false };
-        let (addresses, transport_ports, protocol) = record.flow();
-        let protocol = Protocol(protocol);
+        let head = record.head();
         let is_whole = self.is_named_by(record, number, word)
             && record.ports.iter().all(|port| usize::from(port.load(Relaxed)) < PORTS_MAX);
-        let slot = slot_of((addresses, transport_ports, protocol)).filter(|_| is_whole);
+        let slot = slot_of((record.ends(), head.transport_ports, protocol_of(&head))).filter(|_| is_whole);
         let Some(slot) = slot.and_then(|slot| self.slots.get(slot as usize)) else { return false };
         if slot.load(Relaxed) != NONE {
             return false;

@@ -1,7 +1,10 @@
 //! Counts of the packets that the program has forwarded, and of those that flows and ports have counted.
+//!
+//! The program counts packets and segments in 32 bits. It takes more than a minute to count 2^32 of them, and the switch looks more
+//! often.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::xdp::offload::layout::Record;
 
@@ -19,25 +22,42 @@ pub(crate) struct Forwarded {
 /// Packets, bytes and segments of [`Forwarded`].
 pub(super) type Counts = [AtomicU64; 3];
 
-fn counts_of(record: &Record, end: usize) -> [&AtomicU64; 3] {
-    [&record.packets[end], &record.bytes[end], &record.segments[end]]
+/// A count of the program that goes on from one that is counted, which was read before.
+type Count = fn(&Record, usize, u64) -> u64;
+
+const COUNTS: [Count; 3] = [
+    |record, end, counted| counted + since(record.packets[end].load(Relaxed), counted),
+    |record, end, _| record.bytes[end].load(Relaxed),
+    |record, end, counted| counted + since(record.segments[end].load(Relaxed), counted),
+];
+
+/// The number by which a count modulo 2^32 is ahead of one that is counted.
+fn since(now: u32, counted: u64) -> u64 {
+    now.wrapping_sub(counted as u32).into()
 }
 
 /// Packets of an end of a record that the program has forwarded beyond those that are counted.
 pub(super) fn behind(counted: &Counts, record: &Record, end: usize) -> Forwarded {
-    let now = counts_of(record, end);
-    let since = |i: usize| now[i].load(Relaxed).saturating_sub(counted[i].load(Relaxed));
-    Forwarded { packets: since(0), bytes: since(1), segments: since(2) }
+    let [packets, bytes, segments] = [0, 1, 2].map(|i| {
+        let counted = counted[i].load(Acquire);
+        COUNTS[i](record, end, counted).saturating_sub(counted)
+    });
+    Forwarded { packets, bytes, segments }
 }
 
 /// The same, which are counted from now on. Of several callers one gets them.
 pub(super) fn catch_up(counted: &Counts, record: &Record, end: usize) -> Forwarded {
-    let count = counts_of(record, end);
-    let take = |i: usize| {
-        let now: u64 = count[i].load(Relaxed);
-        now.saturating_sub(counted[i].fetch_max(now, Relaxed))
-    };
-    Forwarded { packets: take(0), bytes: take(1), segments: take(2) }
+    let [packets, bytes, segments] = [0, 1, 2].map(|i| {
+        let mut before = counted[i].load(Acquire);
+        loop {
+            let now = COUNTS[i](record, end, before);
+            match counted[i].compare_exchange(before, now, AcqRel, Acquire) {
+                Ok(_) => return now.saturating_sub(before),
+                Err(other) => before = other,
+            }
+        }
+    });
+    Forwarded { packets, bytes, segments }
 }
 
 pub(super) fn add(counted: &Counts, more: Forwarded) {

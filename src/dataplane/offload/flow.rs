@@ -3,11 +3,10 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Gateway;
 use crate::ids::{Generation, PortId};
 use crate::net::address::{Address, is_v4};
 use crate::net::flow::Protocol;
-use crate::xdp::offload::layout::{Record, address_words};
+use crate::xdp::offload::layout::{Head, Record, address_words};
 
 /// A flow to record. The first end is the lower one of its key in conntrack.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +26,61 @@ pub(crate) struct OffloadedFlow {
     pub front: Option<OffloadedFront>,
     /// Next hop behind an uplink.
     pub gateway: Gateway,
+    /// TCP: numbers of the ends.
+    pub numbers: [Numbers; 2],
+}
+
+/// Next hop of a flow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Gateway {
+    /// Its destination itself, on the link of an uplink; or both ends are pods.
+    #[default]
+    None,
+    /// The gateway of this number.
+    Number(u16),
+}
+
+impl Gateway {
+    pub(super) fn number(self) -> Option<u16> {
+        match self {
+            Gateway::None => None,
+            Gateway::Number(number) => Some(number),
+        }
+    }
+}
+
+/// Numbers of one end of a TCP connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    /// One more than the highest sequence number that it sent.
+    pub end: u32,
+    /// Highest number that it acknowledged.
+    pub acknowledged: u32,
+    /// Bytes that no window that it offered exceeds.
+    pub max_window: u32,
+    /// Shift count of its windows.
+    pub scale: u8,
+}
+
+impl Numbers {
+    pub(super) fn of(record: &Record, end: usize) -> Numbers {
+        Numbers {
+            end: record.sequence_ends[end].load(Relaxed),
+            acknowledged: record.acknowledged[end].load(Relaxed),
+            max_window: 1 << record.windows[end].load(Relaxed).min(30),
+            scale: record.head().shifts[end],
+        }
+    }
+}
+
+/// The least power of two that is no less than a window, bytes, as its exponent: 30 at most (RFC 7323 section 2.3).
+pub(super) fn log_of_window(bytes: u32) -> u8 {
+    bytes.clamp(1, 1 << 30).next_power_of_two().trailing_zeros() as u8
+}
+
+/// Protocol of a record's flow.
+pub(super) fn protocol_of(head: &Head) -> Protocol {
+    if head.is_tcp { Protocol::TCP } else { Protocol::UDP }
 }
 
 /// Front end of a flow to a Service, or of a masqueraded one: the node's, to which the end outside sends.
@@ -65,13 +119,24 @@ impl OffloadedFlow {
             record.service_epoch.store(0, Relaxed);
             record.difference.store(Record::difference_of(virtual_end, backend), Relaxed);
         }
+        for (end, numbers) in self.numbers.iter().enumerate() {
+            record.sequence_ends[end].store(numbers.end, Relaxed);
+            record.acknowledged[end].store(numbers.acknowledged, Relaxed);
+            record.windows[end].store(log_of_window(numbers.max_window), Relaxed);
+        }
         self.store_epochs(record);
     }
 
-    fn head(&self) -> u64 {
-        let client = self.front.map(|front| front.client);
-        let is_v4 = is_v4(self.addresses[0]);
-        Record::head_of(self.transport_ports, self.protocol.0, is_v4, client, self.gateway.word())
+    pub(super) fn head(&self) -> u64 {
+        let head = Head {
+            transport_ports: self.transport_ports,
+            is_tcp: self.protocol == Protocol::TCP,
+            is_v4: is_v4(self.addresses[0]),
+            client: self.front.map(|front| front.client),
+            shifts: self.numbers.map(|numbers| numbers.scale),
+            gateway: self.gateway.number(),
+        };
+        head.word()
     }
 
     /// Whether this is the flow of a record, whatever its evaluation.

@@ -4,8 +4,9 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::Offload;
+use super::flow::Gateway;
 use crate::net::address::Address;
-use crate::xdp::offload::layout::{GATEWAYS, Gateway as Place, Record, address_words};
+use crate::xdp::offload::layout::{GATEWAYS, Gateway as Place, address_words, mix};
 
 /// States of a place.
 const FREE: u32 = 0;
@@ -14,33 +15,11 @@ const FILLED: u32 = 2;
 /// Places that an address may have.
 const PROBES: usize = 16;
 
-/// Next hop of a flow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Gateway {
-    /// Its destination itself, on the link of an uplink; or both ends are pods.
-    #[default]
-    None,
-    /// The gateway of this number.
-    Number(u16),
-}
-
-impl Gateway {
-    /// The number and one, as a record has it.
-    pub(super) fn word(self) -> u16 {
-        match self {
-            Gateway::None => 0,
-            Gateway::Number(number) => number + 1,
-        }
-    }
-}
-
 impl Offload {
     /// The gateway with this address. `None` where its places are taken: its flows stay with the workers.
     pub(crate) fn gateway(&self, address: Address) -> Option<Gateway> {
         let wanted = address_words(address);
-        let hash = wanted.into_iter().fold(self.maps.seed[0], |hash, word| {
-            (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
-        });
+        let hash = wanted.into_iter().fold(self.maps.seed[0], |hash, word| mix(hash ^ word));
         let numbers = (0..PROBES).map(|step| (hash as usize).wrapping_add(step) % GATEWAYS);
         let is_filled = |place: &Place| {
             place.state.load(Acquire) == FILLED
@@ -61,8 +40,8 @@ impl Offload {
     pub(super) fn free_gateways(&self, taken: u32) {
         let mut is_used = [false; GATEWAYS];
         let records = &self.maps.records[..taken as usize];
-        for number in records.iter().filter_map(Record::gateway) {
-            is_used.get_mut(number).into_iter().for_each(|is_used| *is_used = true);
+        for number in records.iter().filter_map(|record| record.head().gateway) {
+            is_used.get_mut(usize::from(number)).into_iter().for_each(|is_used| *is_used = true);
         }
         for (place, is_used) in self.maps.gateways.iter().zip(is_used) {
             if !is_used {

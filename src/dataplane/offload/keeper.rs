@@ -9,7 +9,7 @@ use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Offload;
-use crate::xdp::offload::wait_for_programs;
+use crate::xdp::libbpf::wait::wait_for_programs;
 
 /// Pause between two renewals.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ impl Drop for Keeper {
 }
 
 /// `CLOCK_MONOTONIC_COARSE`, nanoseconds, as `bpf_ktime_get_coarse_ns` reads it.
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -31,8 +31,7 @@ mod tests;
 mod upcall_device;
 
 pub(crate) use counts::Forwarded;
-pub(crate) use flow::{OffloadedFlow, OffloadedFront};
-pub(crate) use gateways::Gateway;
+pub(crate) use flow::{Gateway, Numbers, OffloadedFlow, OffloadedFront};
 pub(crate) use keeper::Keeper;
 pub(crate) use upcall_device::{remove_abandoned_devices, upcall_device};
 
@@ -40,14 +39,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
 use self::counts::Counts;
+use self::flow::log_of_window;
 use self::record_list::RecordList;
 use crate::dataplane::OffloadCounters;
-use crate::dataplane::service::SERVICE_PAGES;
 use crate::ids::{Generation, PortId};
 use crate::limits::PORTS_MAX;
 use crate::net::mac::Mac;
 use crate::xdp::XdpError;
-use crate::xdp::offload::layout::PortWords;
+use crate::xdp::offload::layout::{PortWords, UNCHANGED};
 use crate::xdp::offload::{MapPins, OffloadMaps};
 
 /// Bytes of an Ethernet header, which the program does not count.
@@ -121,7 +120,7 @@ impl Offload {
             held: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_open: (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect(),
             is_suspended: AtomicBool::new(false),
-            service_epochs: (0..SERVICE_PAGES).map(|_| AtomicU32::new(CLOSED)).collect(),
+            service_epochs: (0..UNCHANGED).map(|_| AtomicU32::new(CLOSED)).collect(),
             recorded: AtomicU64::new(0),
             live: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -285,6 +284,36 @@ impl Offload {
         self.slots[slot as usize].store(NONE, SeqCst);
         self.retired.push(number, &self.next);
         forwarded
+    }
+
+    /// Numbers of both ends of the TCP connection in a slot, with those of the segments that the kernel has forwarded. `None` if
+    /// it has no record.
+    #[inline]
+    pub(crate) fn numbers(&self, slot: u32) -> Option<[Numbers; 2]> {
+        let record = &self.maps.records[self.record_of(slot)? as usize];
+        record.head().is_tcp.then(|| [0, 1].map(|end| Numbers::of(record, end)))
+    }
+
+    /// Changes the numbers of a TCP connection, one of whose segments a worker forwards, from those that [`Offload::numbers`] has
+    /// returned. A number that the program changes at the same time may be lost, and is replaced by the next one.
+    #[inline]
+    pub(crate) fn set_numbers(&self, slot: u32, from: &[Numbers; 2], to: &[Numbers; 2]) {
+        // A worker that records the flow at this time names the record first, and reads the numbers afterwards.
+        fence(SeqCst);
+        let Some(number) = self.record_of(slot) else { return };
+        let record = &self.maps.records[number as usize];
+        let set = |word: &AtomicU32, from: u32, to: u32| {
+            if from != to {
+                word.store(to, Relaxed);
+            }
+        };
+        for end in [0, 1] {
+            set(&record.sequence_ends[end], from[end].end, to[end].end);
+            set(&record.acknowledged[end], from[end].acknowledged, to[end].acknowledged);
+            if from[end].max_window < to[end].max_window {
+                record.windows[end].store(log_of_window(to[end].max_window), Relaxed);
+            }
+        }
     }
 
     /// Packets that the kernel has forwarded since the last call, by the end that sent them; `None` if the flow in the slot

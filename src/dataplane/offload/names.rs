@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::Offload;
+use super::flow::protocol_of;
 use crate::xdp::offload::layout::{Bucket, Record, hash_of};
 
 /// Names of a record: that of packets between its ends, and that of packets to its front end.
@@ -41,15 +42,15 @@ impl Offload {
     fn hashes(&self, record: &Record) -> Names {
         let load = |words: &[AtomicU64; 2]| words.each_ref().map(|word| word.load(Relaxed));
         let addresses = record.addresses.each_ref().map(load);
-        let (_, transport_ports, protocol) = record.flow();
-        let hash = |addresses, ports| hash_of(self.maps.seed, addresses, ports, protocol);
-        let front = record.client().map(|client| {
-            let (mut addresses, mut ports) = (addresses, transport_ports);
+        let head = record.head();
+        let hash = |addresses, ports| hash_of(self.maps.seed, addresses, ports, protocol_of(&head).0);
+        let front = head.client.map(|client| {
+            let (mut addresses, mut ports) = (addresses, head.transport_ports);
             addresses[1 - client] = load(&record.front);
             ports[1 - client] = u16::from_be(record.front_port.load(Relaxed));
             hash(addresses, ports)
         });
-        [Some(hash(addresses, transport_ports)), front]
+        [Some(hash(addresses, head.transport_ports)), front]
     }
 
     pub(super) fn bucket(&self, hash: u64) -> &Bucket {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::*;
 use crate::net::address::{Address, from_v4};
 use crate::net::flow::Protocol;
-use crate::xdp::offload::layout::{Record, address_words, hash_of};
+use crate::xdp::offload::layout::{GATEWAYS, Record, address_words, hash_of};
 
 const FLOWS: usize = 64;
 
@@ -21,6 +21,7 @@ fn flow(number: u16) -> OffloadedFlow {
         epochs: [Some(Generation(7)), None],
         front: None,
         gateway: Gateway::None,
+        numbers: Default::default(),
     }
 }
 
@@ -54,9 +55,7 @@ fn found_by<'a>(
     let named = offload.bucket(hash).ways.iter().map(|way| way.load(Relaxed));
     let named = named.filter(|word| *word as u32 != 0 && (*word ^ hash) >> 32 == 0);
     let mut records = named.map(|word| &offload.maps.records[word as u32 as usize - 1]);
-    let client = flow.front.map(|front| front.client);
-    let head = Record::head_of(flow.transport_ports, flow.protocol.0, true, client, flow.gateway.word());
-    records.find(|record| record.head.load(Relaxed) == head)
+    records.find(|record| record.head.load(Relaxed) == flow.head())
 }
 
 /// Records a flow in each slot. Some flows meet a full bucket.
@@ -67,7 +66,7 @@ fn take_all(offload: &Offload, slots: impl Iterator<Item = u32>) {
     }
 }
 
-fn forward(record: &Record, end: usize, packets: u64, bytes: u64) {
+fn forward(record: &Record, end: usize, packets: u32, bytes: u64) {
     record.packets[end].fetch_add(packets, Relaxed);
     record.bytes[end].fetch_add(bytes, Relaxed);
 }
@@ -95,7 +94,7 @@ fn a_flow_to_a_service_is_found_by_both_of_its_directions() {
     assert!(offload.record(9, &of, || true));
     let record = found(&offload, &of).unwrap();
     assert!(std::ptr::eq(record, found_by_client(&offload, &of).unwrap()));
-    assert_eq!((record.client(), record.service_epoch.load(Relaxed)), (Some(0), 7));
+    assert_eq!((record.head().client, record.service_epoch.load(Relaxed)), (Some(0), 7));
     // A packet that was not compared with the Services leaves the epoch.
     let front = |epoch| OffloadedFront { epoch, ..of.front.unwrap() };
     for (epoch, expected) in [(None, 7), (Some(Generation(9)), 9)] {
@@ -107,7 +106,7 @@ fn a_flow_to_a_service_is_found_by_both_of_its_directions() {
     // The record of another flow has nothing of it.
     offload.end_grace_period(|| true);
     assert!(offload.record(10, &flow(1), || true));
-    assert_eq!(found(&offload, &flow(1)).unwrap().client(), None);
+    assert_eq!(found(&offload, &flow(1)).unwrap().head().client, None);
 }
 
 #[test]
@@ -140,7 +139,7 @@ fn the_difference_of_addresses_is_that_of_their_checksums() {
     ] {
         for [from, to] in [[from, to], [to, from], [from, from]] {
             let difference = Record::difference_of(address_words(from), address_words(to));
-            assert_eq!((sum(from) + difference) % 0xffff, sum(to), "{from:x} {to:x}");
+            assert_eq!((sum(from) + u32::from(difference)) % 0xffff, sum(to), "{from:x} {to:x}");
         }
     }
 }
@@ -269,6 +268,7 @@ fn the_ports_of_the_process_before_keep_its_policy_until_they_are_released() {
     let before = offload();
     before.open_port(PortId(3), 30, false);
     before.set_port(PortId(3), published(7));
+    before.renew_lease(u64::MAX);
     let after = Offload::new(before.maps);
     after.adopt(|_| None);
     // A port that this process has not opened keeps nobody waiting.
@@ -287,4 +287,118 @@ fn the_ports_of_the_process_before_keep_its_policy_until_they_are_released() {
     next.adopt(|_| None);
     next.open_port(PortId(3), 31, false);
     assert_eq!((epoch_of(&next), next.held_ports().count()), (CLOSED, 0));
+
+    // The lease has ended.
+    next.set_port(PortId(3), published(11));
+    next.renew_lease(1);
+    let last = Offload::new(next.maps);
+    last.adopt(|_| None);
+    assert_eq!(epoch_of(&last), CLOSED, "also of a port that is not there any more");
+    last.open_port(PortId(3), 31, false);
+    assert_eq!(last.held_ports().count(), 0);
+}
+
+#[test]
+fn counts_of_the_program_go_on_where_they_begin_again() {
+    let offload = offload();
+    assert!(offload.record(9, &flow(0), || true));
+    let record = found(&offload, &flow(0)).unwrap();
+    let mut sum = 0;
+    // The last steps are beyond 2^32 packets.
+    for packets in [1, u32::MAX - 3, 7, 1 << 31, u32::MAX] {
+        forward(record, 0, packets, 1);
+        sum += u64::from(packets);
+        assert_eq!(offload.peek(9)[0].packets, u64::from(packets));
+        assert_eq!(offload.take(9).unwrap()[0].packets, u64::from(packets));
+        offload.count_ports();
+        assert_eq!(offload.totals_of(PortId(3))[0].packets, sum);
+    }
+}
+
+fn connection() -> OffloadedFlow {
+    let numbers = |end, acknowledged| Numbers { end, acknowledged, max_window: 1 << 16, scale: 7 };
+    OffloadedFlow { protocol: Protocol::TCP, numbers: [numbers(100, 200), numbers(300, 400)], ..flow(0) }
+}
+
+#[test]
+fn a_connection_has_the_numbers_of_its_record_while_it_has_one() {
+    let offload = offload();
+    let mut of = connection();
+    assert!(offload.record(9, &of, || true));
+    assert_eq!(offload.numbers(9), Some(of.numbers));
+    let record = found(&offload, &of).unwrap();
+    // The program and a worker note segments.
+    record.sequence_ends[0].store(150, Relaxed);
+    let before = offload.numbers(9).unwrap();
+    let mut after = before;
+    (after[0].acknowledged, after[1].max_window) = (250, 70_000);
+    record.sequence_ends[1].store(350, Relaxed);
+    offload.set_numbers(9, &before, &after);
+    of.numbers[0] = Numbers { end: 150, acknowledged: 250, ..of.numbers[0] };
+    of.numbers[1] = Numbers { end: 350, max_window: 1 << 17, ..of.numbers[1] };
+    assert_eq!(offload.numbers(9), Some(of.numbers), "the program's number of the other end stays");
+    assert!(!offload.is_changed(9, &connection()), "numbers are no other flow");
+    offload.remove(9);
+    assert_eq!(offload.numbers(9), None);
+    assert!(offload.record(10, &flow(1), || true));
+    assert_eq!(offload.numbers(10), None, "a flow of UDP has none");
+}
+
+#[test]
+fn the_window_of_a_record_is_no_less_than_the_one_it_holds() {
+    for (bytes, log) in [(0, 0), (1, 0), (2, 1), (3, 2), (65_535, 16), (65_536, 16), (65_537, 17)] {
+        assert_eq!(log_of_window(bytes), log, "{bytes}");
+    }
+    assert_eq!(log_of_window(65_535 << 14), 30);
+}
+
+#[test]
+fn a_flow_with_another_next_hop_or_front_end_is_another_one() {
+    let offload = offload();
+    let of = flow_to_service(0);
+    assert!(offload.record(9, &of, || true) && !offload.is_changed(9, &of) && !offload.is_changed(10, &of));
+    let evaluated = OffloadedFlow { epochs: [Some(Generation(9)); 2], ..of };
+    assert!(!offload.is_changed(9, &evaluated));
+    let front = of.front.unwrap();
+    for other in [
+        OffloadedFlow { gateway: Gateway::Number(0), ..of },
+        OffloadedFlow { ports: [PortId(3), PortId(5)], ..of },
+        OffloadedFlow { front: Some(OffloadedFront { port: 8081, ..front }), ..of },
+        OffloadedFlow { front: Some(OffloadedFront { service: 6, ..front }), ..of },
+        OffloadedFlow { front: Some(OffloadedFront { address: front.address + 1, ..front }), ..of },
+        OffloadedFlow { front: None, ..of },
+    ] {
+        assert!(offload.is_changed(9, &other), "{other:?}");
+    }
+}
+
+#[test]
+fn gateways_have_one_number_each_until_a_start_frees_those_that_no_record_has() {
+    let before = offload();
+    let address = |number: u32| from_v4(0x0a00_0000 + number);
+    let numbered = |offload: &Offload, number| match offload.gateway(address(number)) {
+        Some(Gateway::Number(number)) => Some(number),
+        _ => None,
+    };
+    let mut numbers = std::collections::BTreeMap::new();
+    for number in 0..5000 {
+        if let Some(given) = numbered(&before, number) {
+            assert_eq!(numbers.insert(given, number), None, "two addresses have one number");
+        }
+    }
+    assert!(numbers.len() > GATEWAYS * 9 / 10, "{}", numbers.len());
+    for (given, number) in &numbers {
+        assert_eq!(numbered(&before, *number), Some(*given));
+        let [high, low] = before.maps.gateways[usize::from(*given)].address.each_ref();
+        assert_eq!([high.load(Relaxed), low.load(Relaxed)], address_words(address(*number)));
+    }
+    let (kept, of) = numbers.first_key_value().unwrap();
+    assert!(before.record(9, &OffloadedFlow { gateway: Gateway::Number(*kept), ..flow(0) }, || true));
+
+    let after = Offload::new(before.maps);
+    after.adopt(|_| Some(9));
+    let filled = after.maps.gateways.iter().filter(|place| place.state.load(Relaxed) != 0);
+    assert_eq!(filled.count(), 1);
+    assert_eq!(numbered(&after, *of), Some(*kept));
+    assert!(numbered(&after, 7000).is_some(), "there is room again");
 }

@@ -26,6 +26,7 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 // Numbers of 16 bits as they lie in the frame.
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define NETWORK(word) BE16(word)
+#define HOST32(word) __builtin_bswap32(word)
 #define MAPPED 0xffff0000
 #define FIRST(word) (word)
 #define SECOND(word) ((__u64)(word) << 32)
@@ -33,6 +34,7 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 #define SECOND_OF(words) (__u32)((words) >> 32)
 #else
 #define NETWORK(word) (__u16)(word)
+#define HOST32(word) (word)
 #define MAPPED 0xffff
 #define FIRST(word) ((__u64)(word) << 32)
 #define SECOND(word) (word)
@@ -45,6 +47,7 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 #define UDP 17
 #define IPV4 4
 #define IPV6 6
+#define KIND_TCP 8
 #define ETHERNET_BYTES 14
 #define IPV4_BYTES 20
 #define IPV6_BYTES 40
@@ -74,9 +77,10 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 struct record {
 	__u64 addresses[2][2];
 	__u16 transport_ports[2];
-	__u8 protocol;
-	// Version of IP, and in the upper half the end that is the client, and one; zero: none.
+	// Version of IP, and whether it is TCP; in the upper half the end that is the client, and one; zero: none.
 	__u8 kind;
+	// TCP: shift counts of the windows of both ends (RFC 7323), that of the second in the upper half.
+	__u8 shifts;
 	// Gateway behind the uplink, and one; zero: the packet's destination is on the link, or both ends are pods.
 	__u16 gateway;
 	// By direction, the generation that has evaluated it; zero: it is not offloaded.
@@ -88,11 +92,17 @@ struct record {
 	__u16 service;
 	__u16 front_port;
 	// Sum of the backend's address without that of the front end.
-	__u32 difference;
-	__u64 packets[2];
-	__u64 bytes[2];
+	__u16 difference;
+	// TCP: the largest window that each end has offered, bytes, is no more than two to the power of this.
+	__u8 windows[2];
+	__u32 packets[2];
 	// Segments of packets beyond the first of each.
-	__u64 segments[2];
+	__u32 segments[2];
+	__u64 bytes[2];
+	// TCP: one more than the highest sequence number of each direction, and the highest number that its sender has
+	// acknowledged.
+	__u32 sequence_ends[2];
+	__u32 acknowledged[2];
 	__u64 front[2];
 };
 
@@ -227,13 +237,18 @@ struct ipv6 {
 
 struct transport {
 	__u16 ports[2];
-	// TCP: sequence number. UDP: length and checksum.
-	__u16 udp_bytes;
-	__u16 udp_checksum;
+	union {
+		__u32 sequence;
+		struct {
+			__u16 udp_bytes;
+			__u16 udp_checksum;
+		};
+	};
 	__u32 acknowledgement;
 	__u8 tcp_length;
 	__u8 tcp_flags;
-	__u8 rest[6];
+	__u16 window;
+	__u8 rest[4];
 };
 
 // Packet that may have a record.
@@ -242,6 +257,10 @@ struct packet {
 	__u16 transport_ports[2];
 	__u8 protocol;
 	__u8 family;
+	// TCP: sequence number behind the segment, acknowledgement number, and window before scaling.
+	__u32 sequence_end;
+	__u32 acknowledgement;
+	__u32 window;
 	// Of IP and transport.
 	__u32 headers_bytes;
 	// From the IP header on.
@@ -305,7 +324,7 @@ INLINE int goes(const struct record *record, const struct packet *packet, __u32 
 // Direction of the packet in the flow of a record: 0 or 1; other numbers: it is of another flow.
 INLINE __u32 direction_in(const struct record *record, const struct packet *packet)
 {
-	if (record->protocol != packet->protocol || (record->kind & 0xf) != packet->family)
+	if ((record->kind & 0xf) != (packet->family | (packet->protocol == TCP ? KIND_TCP : 0)))
 		return 2;
 	return goes(record, packet, 0) ? 0 : goes(record, packet, 1) ? 1 : 2;
 }
@@ -336,6 +355,9 @@ INLINE int read_transport(struct packet *packet, struct transport *l4, void *end
 			return 0;
 		if ((l4->tcp_flags & (SYN | FIN | RST | URG | ACK)) != ACK)
 			return 0;
+		packet->sequence_end = HOST32(l4->sequence) + payload_bytes - header_bytes;
+		packet->acknowledgement = HOST32(l4->acknowledgement);
+		packet->window = NETWORK(l4->window);
 	} else {
 		return 0;
 	}

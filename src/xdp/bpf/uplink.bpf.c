@@ -3,7 +3,8 @@
 // The XDP program of a NIC that the switch shares with the kernel: IPv4 and IPv6 frames for this node's pods go to the
 // AF_XDP socket of the queue that they came in by, and are dropped where there is none, because the switch is down.
 // So do packets for ports of Services, at external addresses and at those of the node, packets for external ports of
-// masqueraded flows, ICMP errors about replies of these, and what comes by tunnels. Everything else is the kernel's as if nothing stood here: ARP, neighbour discovery, the node's own traffic.
+// masqueraded flows, ICMP errors about replies of these, and what comes by tunnels. Everything else is the kernel's as if
+// nothing stood here: ARP, neighbour discovery, the node's own traffic.
 //
 // A packet of a flow that the switch has recorded goes to the kernel with a mark, which the tc program of the interface looks for
 // (`palisade_wire` of `offload.bpf.c`).

@@ -1,12 +1,12 @@
 //! Layout of the maps of `bpf/offload.h`, which has the same structures by the same names.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::mem::Atomics;
 
 /// Version of this layout and of the hash. A process continues with no maps of another version.
-pub const LAYOUT: u64 = 3;
+pub const LAYOUT: u64 = 4;
 /// Flows that a bucket names at most.
 pub const WAYS: usize = 8;
 
@@ -24,8 +24,8 @@ pub const GATEWAYS: usize = 1024;
 pub struct Record {
     /// Address of each end in network byte order, IPv4 as `::ffff:a.b.c.d`.
     pub addresses: [[AtomicU64; 2]; 2],
-    /// Transport port of each end in network byte order, protocol, version of IP, which end is the client, and the gateway, as
-    /// [`Record::head_of`] has them.
+    /// Transport port of each end in network byte order, version of IP, whether it is TCP, which end is the client, shift counts,
+    /// and the gateway, as [`Head`] has them.
     pub head: AtomicU64,
     /// By direction, the generation that has evaluated it; zero: it is not offloaded.
     pub epochs: [AtomicU32; 2],
@@ -38,13 +38,19 @@ pub struct Record {
     /// Transport port of the front end in network byte order.
     pub front_port: AtomicU16,
     /// Sum of the backend's address without that of the front end (RFC 1624), as 16-bit words in memory add up.
-    pub difference: AtomicU32,
-    /// Packets of each direction, which the program counts for ever.
-    pub packets: [AtomicU64; 2],
-    /// Their bytes from the IP header on.
-    pub bytes: [AtomicU64; 2],
+    pub difference: AtomicU16,
+    /// TCP: the largest window that each end has offered, bytes, is no more than two to the power of this.
+    pub windows: [AtomicU8; 2],
+    /// Packets of each direction, which the program counts for ever, modulo 2^32.
+    pub packets: [AtomicU32; 2],
     /// Segments of packets beyond the first of each.
-    pub segments: [AtomicU64; 2],
+    pub segments: [AtomicU32; 2],
+    /// Bytes of packets from the IP header on.
+    pub bytes: [AtomicU64; 2],
+    /// TCP: one more than the highest sequence number of each direction.
+    pub sequence_ends: [AtomicU32; 2],
+    /// TCP: the highest number that the sender of each direction has acknowledged.
+    pub acknowledged: [AtomicU32; 2],
     /// Address of the front end, as those of the ends.
     pub front: [AtomicU64; 2],
 }
@@ -75,7 +81,7 @@ pub struct PortWords {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Gateway {
-    /// What the other words are, for the switch.
+    /// For the switch: whether the place is taken.
     pub state: AtomicU32,
     rest: AtomicU32,
     /// Its address, as those of the ends of a record.
@@ -119,41 +125,59 @@ const _: () = assert!(size_of::<PortWords>() == 24 && size_of::<ServiceWords>() 
 const _: () = assert!(size_of::<Gateway>() == 24);
 const _: () = assert!(size_of::<Lease>() == 40 && size_of::<Counted>() == 64);
 
-/// Version number of a packet's IP header.
-fn family(is_v4: bool) -> u8 {
-    if is_v4 { 4 } else { 6 }
+/// The word of a record that tells its kind of flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Transport port of each end.
+    pub transport_ports: [u16; 2],
+    /// Whether it is a TCP connection; else UDP.
+    pub is_tcp: bool,
+    /// Whether it is over IPv4.
+    pub is_v4: bool,
+    /// Number of the end that is the client of a front end.
+    pub client: Option<usize>,
+    /// TCP: shift count of the windows of each end (RFC 7323), 14 at most.
+    pub shifts: [u8; 2],
+    /// Number of the gateway behind an uplink.
+    pub gateway: Option<u16>,
+}
+
+/// Bit of TCP.
+const TCP: u8 = 8;
+
+impl Head {
+    /// The word.
+    pub fn word(self) -> u64 {
+        let [[a, b], [c, d]] = self.transport_ports.map(u16::to_be_bytes);
+        let family = if self.is_v4 { 4 } else { 6 };
+        let client = self.client.map_or(0, |client| client as u8 + 1);
+        let kind = family | if self.is_tcp { TCP } else { 0 } | client << 4;
+        let [g, h] = self.gateway.map_or(0, |gateway| gateway + 1).to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, kind, self.shifts[0] | self.shifts[1] << 4, g, h])
+    }
+
+    /// Reads the word.
+    pub fn of(word: u64) -> Head {
+        let [a, b, c, d, kind, shifts, g, h] = word.to_ne_bytes();
+        Head {
+            transport_ports: [[a, b], [c, d]].map(u16::from_be_bytes),
+            is_tcp: kind & TCP != 0,
+            is_v4: kind & 7 == 4,
+            client: usize::from(kind >> 4).checked_sub(1).filter(|client| *client < 2),
+            shifts: [shifts & 0xf, shifts >> 4],
+            gateway: u16::from_ne_bytes([g, h]).checked_sub(1),
+        }
+    }
 }
 
 impl Record {
-    /// The word of transport ports, protocol, family, the number of the end that is the client, and the gateway's number
-    /// and one; zero without a gateway.
-    pub fn head_of(
-        transport_ports: [u16; 2],
-        protocol: u8,
-        is_v4: bool,
-        client: Option<usize>,
-        gateway: u16,
-    ) -> u64 {
-        let [[a, b], [c, d]] = transport_ports.map(u16::to_be_bytes);
-        let client = client.map_or(0, |client| client as u8 + 1);
-        let [g, h] = gateway.to_ne_bytes();
-        u64::from_ne_bytes([a, b, c, d, protocol, family(is_v4) | client << 4, g, h])
-    }
-
-    /// Number of the end that is the client.
-    pub fn client(&self) -> Option<usize> {
-        let [.., kind, _, _] = self.head.load(Relaxed).to_ne_bytes();
-        usize::from(kind >> 4).checked_sub(1).filter(|client| *client < 2)
-    }
-
-    /// Number of its gateway.
-    pub fn gateway(&self) -> Option<usize> {
-        let [.., g, h] = self.head.load(Relaxed).to_ne_bytes();
-        usize::from(u16::from_ne_bytes([g, h])).checked_sub(1)
+    /// Its kind of flow.
+    pub fn head(&self) -> Head {
+        Head::of(self.head.load(Relaxed))
     }
 
     /// Number to add to the sum of a checksum when `to` takes the place of `from`: addresses as a record has them.
-    pub fn difference_of(from: [u64; 2], to: [u64; 2]) -> u32 {
+    pub fn difference_of(from: [u64; 2], to: [u64; 2]) -> u16 {
         let sum = |address: [u64; 2], flip: u16| {
             let words = address.into_iter().flat_map(|half| (0..4).map(move |i| (half >> (16 * i)) as u16));
             words.map(|word| u32::from(word ^ flip)).sum::<u32>()
@@ -162,17 +186,15 @@ impl Record {
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        sum
+        sum as u16
     }
 
-    /// Addresses of the ends, their transport ports, and the protocol.
-    pub fn flow(&self) -> ([u128; 2], [u16; 2], u8) {
-        let address = |words: &[AtomicU64; 2]| {
+    /// Addresses of the ends.
+    pub fn ends(&self) -> [u128; 2] {
+        self.addresses.each_ref().map(|words| {
             let [high, low] = words.each_ref().map(|word| u64::from_be(word.load(Relaxed)));
             u128::from(high) << 64 | u128::from(low)
-        };
-        let [a, b, c, d, protocol, ..] = self.head.load(Relaxed).to_ne_bytes();
-        (self.addresses.each_ref().map(address), [[a, b], [c, d]].map(u16::from_be_bytes), protocol)
+        })
     }
 }
 
@@ -213,7 +235,8 @@ pub fn address_words(address: u128) -> [u64; 2] {
 /// Secret of the hash.
 pub type Seed = [u64; 2];
 
-fn mix(mut word: u64) -> u64 {
+/// Word each bit of which depends on all bits of another.
+pub fn mix(mut word: u64) -> u64 {
     const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
     for _ in 0..2 {
         word ^= word >> 32;
@@ -266,8 +289,8 @@ mod tests {
                 &[
                     ("addresses", offset_of!(Record, addresses)),
                     ("transport_ports", offset_of!(Record, head)),
-                    ("protocol", offset_of!(Record, head) + 4),
-                    ("kind", offset_of!(Record, head) + 5),
+                    ("kind", offset_of!(Record, head) + 4),
+                    ("shifts", offset_of!(Record, head) + 5),
                     ("gateway", offset_of!(Record, head) + 6),
                     ("epochs", offset_of!(Record, epochs)),
                     ("ports", offset_of!(Record, ports)),
@@ -275,9 +298,12 @@ mod tests {
                     ("service", offset_of!(Record, service)),
                     ("front_port", offset_of!(Record, front_port)),
                     ("difference", offset_of!(Record, difference)),
+                    ("windows", offset_of!(Record, windows)),
                     ("packets", offset_of!(Record, packets)),
                     ("bytes", offset_of!(Record, bytes)),
                     ("segments", offset_of!(Record, segments)),
+                    ("sequence_ends", offset_of!(Record, sequence_ends)),
+                    ("acknowledged", offset_of!(Record, acknowledged)),
                     ("front", offset_of!(Record, front)),
                 ],
                 size_of::<Record>(),

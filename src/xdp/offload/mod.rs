@@ -1,12 +1,11 @@
-//! Flow offload: tc programs at the pods' interfaces forward the packets of flows that the switch has recorded in maps, and
-//! hand every other packet to it (`bpf/offload.bpf.c`).
+//! Flow offload: tc programs at the interfaces of pods and uplinks forward the packets of flows that the switch has recorded in
+//! maps, and hand every other packet to it (`bpf/offload.bpf.c`).
 //!
 //! The maps are arrays that the switch maps into its memory, so that a record costs a worker no system call.
 
 pub mod layout;
 mod program;
 
-pub(crate) use super::program::wait_for_programs;
 pub use program::{OffloadProgram, Placement};
 
 use std::fs;
@@ -24,8 +23,8 @@ use self::layout::{
     Bucket, Counted, GATEWAYS, Gateway, LAYOUT, Lease, PortWords, Record, SERVICE_EPOCHS, Seed, ServiceWords,
     WAYS,
 };
-use super::Pins;
 use super::error::XdpError;
+use super::libbpf::link::Pins;
 use crate::limits::PORTS_MAX;
 use crate::mem::{FileMemory, HugeArray};
 

@@ -13,8 +13,8 @@ use libbpf_rs::{ObjectBuilder, OpenObject};
 use super::OffloadMaps;
 use crate::ids::PortId;
 use crate::xdp::error::XdpError;
-use crate::xdp::kernel_log;
-use crate::xdp::program::link::{Link, Pins, program_with};
+use crate::xdp::libbpf::kernel_log;
+use crate::xdp::libbpf::link::{Link, Pins, program_with};
 
 /// `bpf/offload.bpf.c`, compiled by build.rs.
 static OFFLOAD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offload.bpf.o"));

@@ -15,10 +15,10 @@ use libbpf_rs::libbpf_sys::{
 };
 use libbpf_rs::query::ProgInfoIter;
 
-use super::link::{Link, Pins, program_with};
 use crate::netlink::{Interface, xdp_programs};
 use crate::xdp::error::XdpError;
-use crate::xdp::kernel_log;
+use crate::xdp::libbpf::kernel_log;
+use crate::xdp::libbpf::link::{Link, Pins, program_with};
 
 /// Prefix of the names of our programs.
 const OURS: &str = "palisade_";

@@ -9,7 +9,7 @@ use super::Mode;
 use super::attach::{Attachment, earlier_on};
 use crate::netlink::Interface;
 use crate::xdp::error::XdpError;
-use crate::xdp::kernel_log;
+use crate::xdp::libbpf::kernel_log;
 
 /// `bpf/count.bpf.c`, compiled by build.rs.
 static COUNT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o"));

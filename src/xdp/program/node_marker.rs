@@ -14,10 +14,10 @@ use libbpf_rs::libbpf_sys::{
     self, BPF_TC_EGRESS, BPF_TC_F_REPLACE, BPF_TCX_EGRESS, bpf_tc_hook, bpf_tc_opts,
 };
 
-use super::link::{Link, Pins, program_with};
 use crate::netlink::{Interface, VethPeer};
 use crate::xdp::error::XdpError;
-use crate::xdp::kernel_log;
+use crate::xdp::libbpf::kernel_log;
+use crate::xdp::libbpf::link::{Link, Pins, program_with};
 
 /// `bpf/node.bpf.c`, compiled by build.rs.
 static NODE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node.bpf.o"));

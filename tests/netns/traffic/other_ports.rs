@@ -52,4 +52,5 @@ with_other_ports! {
     a_connection_ends_with_a_change_that_denies_it: policy::changed_policy;
     senders_of_denied_packets_are_told: reject::told;
     a_connection_that_its_owner_resets_ends_its_flow: tcp_resets::owner_resets;
+    a_reset_that_is_not_exact_ends_nothing: tcp_resets::forged_resets;
 }

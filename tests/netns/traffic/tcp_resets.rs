@@ -8,6 +8,7 @@ use std::time::Instant;
 use palisade::lab::{Pod, PodPorts};
 use palisade::net::checksum::pseudo_header_of;
 use palisade::net::flow::Protocol;
+use palisade::net::tcp::Flags;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrV4, SocketFlags, SocketType, ipproto, recv, sendto,
     socket_with, sockopt,
@@ -96,9 +97,10 @@ struct Forger {
     to: Ipv4Addr,
 }
 
-/// Last segment from the server: ports, and acknowledgement number.
+/// Last segment from the server: ports of its answer, sequence and acknowledgement number.
 struct Heard {
     ports: [u16; 2],
+    sequence: u32,
     acknowledgement: u32,
 }
 
@@ -120,8 +122,9 @@ impl Forger {
                 Ok((_, bytes)) => {
                     let segment = &buffer[usize::from(buffer[0] & 0x0f) * 4..bytes];
                     let word = |at: usize| u16::from_be_bytes([segment[at], segment[at + 1]]);
-                    let acknowledgement = u32::from(word(8)) << 16 | u32::from(word(10));
-                    last = Some(Heard { ports: [word(2), word(0)], acknowledgement });
+                    let [sequence, acknowledgement] =
+                        [4, 8].map(|at| u32::from(word(at)) << 16 | u32::from(word(at + 2)));
+                    last = Some(Heard { ports: [word(2), word(0)], sequence, acknowledgement });
                 }
                 Err(_) if last.is_some() => return last.unwrap(),
                 Err(_) => {
@@ -134,11 +137,19 @@ impl Forger {
 
     /// Sends a reset with this sequence number on the pod's own connection.
     fn reset(&self, heard: &Heard, sequence: u32, right_checksum: bool) {
+        self.send(heard, sequence, Flags::RST, right_checksum);
+    }
+
+    /// Sends a segment with this sequence number, and the server's as the one that it acknowledges.
+    fn send(&self, heard: &Heard, sequence: u32, flags: u8, right_checksum: bool) {
         let mut segment = [0; 20];
         segment[..2].copy_from_slice(&heard.ports[0].to_be_bytes());
         segment[2..4].copy_from_slice(&heard.ports[1].to_be_bytes());
         segment[4..8].copy_from_slice(&sequence.to_be_bytes());
-        (segment[12], segment[13]) = (5 << 4, 4);
+        if flags & Flags::ACK != 0 {
+            segment[8..12].copy_from_slice(&heard.sequence.to_be_bytes());
+        }
+        (segment[12], segment[13]) = (5 << 4, flags);
         let pseudo = pseudo_header_of(self.from.into(), self.to.into(), Protocol::TCP, segment.len());
         let checksum = pseudo.add_bytes(&segment).finish() ^ if right_checksum { 0 } else { 0x0ff0 };
         segment[16..18].copy_from_slice(&checksum.to_be_bytes());
@@ -150,12 +161,16 @@ impl Forger {
 #[test]
 fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connection() {
     let Some(_isolated) = isolated() else { return };
-    let rig = Rig::up(&["client", "server"], 1);
+    forged_resets(PodPorts::Veth);
+}
+
+pub(super) fn forged_resets(ports: PodPorts) {
+    let rig = rig_of(ports, &["client", "server"], 1, "");
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let forger = Forger::of(&client, &server);
     let mut talk = Connection::open(&client, &server);
     let of = talk.client.local_addr().unwrap();
-    assert!(talk.goes_on(PATIENCE));
+    (0..100).for_each(|_| assert!(talk.goes_on(PATIENCE)));
     let drops = |reason: &str| rig.drops().get(reason).copied().unwrap_or(0);
     let sent = |rig: &Rig| rig.flows(10)[0].packets;
 
@@ -171,6 +186,12 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     let heard = forger.heard();
     forger.reset(&heard, heard.acknowledgement.wrapping_add(1 << 30), true);
     eventually("one outside the window is dropped", || drops("invalid-state") == 1);
+    // A segment far from the window makes its number no better.
+    let before = sent(&rig);
+    forger.send(&heard, heard.acknowledgement.wrapping_add(1 << 30), Flags::ACK, true);
+    eventually("the segment has passed", || sent(&rig) > before);
+    forger.reset(&heard, heard.acknowledgement.wrapping_add(1 << 30), true);
+    eventually("the reset is dropped", || drops("invalid-state") == 2);
     forger.reset(&heard, heard.acknowledgement, false);
     eventually("one with a wrong checksum is dropped", || drops("bad-checksum") == 1);
     assert!(talk.goes_on(PATIENCE));

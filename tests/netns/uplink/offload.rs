@@ -140,6 +140,8 @@ fn established_flows_cross_two_nodes_without_the_workers_and_every_packet_is_cou
         }
     }
     for node in [one, two] {
+        let has_ended = |flow: &FlowInfo| flow.state == "time-wait" && !flow.offloaded;
+        eventually("the connections end", || flows(node, Protocol::TCP).iter().all(has_ended));
         let connections = flows(node, Protocol::TCP);
         assert_eq!(connections.len(), 2, "{connections:?}");
         for flow in connections {
@@ -176,16 +178,25 @@ fn a_change_of_policy_ends_flows_by_an_uplink_at_once() {
     assert!(connection[1].read(&mut [0; 8]).is_err());
 }
 
-/// A datagram in an Ethernet frame.
-fn frame([destination, source]: [[u8; 6]; 2], [from, to]: [SocketAddr; 2], ttl: u8) -> Vec<u8> {
+/// An Ethernet frame with an IP header.
+fn frame_of(
+    [destination, source]: [[u8; 6]; 2],
+    [from, to]: [SocketAddr; 2],
+    ttl: u8,
+) -> etherparse::PacketBuilderStep<etherparse::IpHeaders> {
     let builder = etherparse::PacketBuilder::ethernet2(source, destination);
-    let ip = match (from.ip(), to.ip()) {
+    match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => builder.ipv4(from.octets(), to.octets(), ttl),
         (IpAddr::V6(from), IpAddr::V6(to)) => builder.ipv6(from.octets(), to.octets(), ttl),
         _ => panic!("addresses of two families"),
-    };
+    }
+}
+
+/// A datagram in an Ethernet frame.
+fn frame(macs: [[u8; 6]; 2], ends: [SocketAddr; 2], ttl: u8) -> Vec<u8> {
     let mut frame = Vec::new();
-    ip.udp(from.port(), to.port()).write(&mut frame, b"false").unwrap();
+    let udp = frame_of(macs, ends, ttl).udp(ends[0].port(), ends[1].port());
+    udp.write(&mut frame, b"false").unwrap();
     // Stations pad what is shorter.
     frame.resize(frame.len().max(60), 0);
     frame
@@ -232,6 +243,44 @@ fn a_host_on_the_wire_gets_what_the_workers_would_give_it_and_no_more() {
         wire.send(&frame(macs, ends, 64)).unwrap();
         eventually("it arrives", || hears("control"));
         assert!(upcalls(two) - before < 5);
+    }
+}
+
+#[test]
+fn a_host_on_the_wire_that_guesses_numbers_ends_no_connection() {
+    const GUESSES: u32 = 64;
+    let Some(_isolated) = isolated() else { return };
+    let cluster = open_rig();
+    let [one, two] = &cluster.nodes;
+    let macs = [mac_of(&two.own, "up0"), mac_of(&one.own, "up0")];
+    let wire = one.own.enter(|| PacketSocket::open("up0")).unwrap();
+    let mut connection = connect(one, two);
+    (0..200).for_each(|_| talk(&mut connection));
+    let ends = [0, 1].map(|i: usize| connection[i].local_addr().unwrap());
+    let state = |node: &Node| {
+        let flows = flows(node, Protocol::TCP);
+        assert_eq!(flows.len(), 1, "{flows:?}");
+        (flows[0].state.to_string(), flows[0].offloaded)
+    };
+    let dropped = || two.drops("uplink").get("invalid-state").copied().unwrap_or(0);
+    for guess in 0..GUESSES {
+        let (sequence, acknowledged) = (guess << 26, guess.wrapping_mul(0x9e37_79b9));
+        let segment = || frame_of(macs, ends, 64).tcp(ends[0].port(), ends[1].port(), sequence, 1000);
+        // Neither does a segment that the kernel forwards make a number of the connection's.
+        for segment in [segment().ack(acknowledged), segment().ack(acknowledged).fin(), segment().rst()] {
+            let mut frame = Vec::new();
+            segment.write(&mut frame, &[]).unwrap();
+            wire.send(&frame).unwrap();
+        }
+    }
+    // Few of them can be in the window by chance.
+    eventually("resets are dropped", || dropped() > u64::from(GUESSES / 2));
+    talk(&mut connection);
+    assert_eq!(state(two), ("established".to_string(), true));
+    // The positive control: the ends of the connection finish it.
+    connection.iter().for_each(|end| end.shutdown(std::net::Shutdown::Write).unwrap());
+    for node in [one, two] {
+        eventually("the flow ends", || state(node) == ("time-wait".to_string(), false));
     }
 }
 

@@ -3,6 +3,7 @@
 use super::super::entry::Entry;
 use super::super::forward_counts::ForwardCount;
 use super::super::state::{FlowState, Side};
+use super::super::tcp::TcpFlow;
 use super::layout::Conntrack;
 use super::slot::Slot;
 use crate::dataplane::offload::{Forwarded, Offload};
@@ -21,11 +22,43 @@ impl Conntrack {
     /// Makes the packets of a flow upcalls, and counts those that the kernel has forwarded.
     #[inline]
     pub(crate) fn end_offload(&self, slot: Slot) {
-        if let Some(offload) = &self.offload
-            && let Some(forwarded) = offload.remove(slot.number())
-        {
+        let Some(offload) = &self.offload else { return };
+        if offload.numbers(slot.number()).is_some() {
+            let entry = self.entry(slot);
+            let before = entry.load_tcp();
+            let mut flow = before;
+            self.follow_offloaded(slot, &mut flow);
+            entry.store_tcp(&before, &flow);
+        }
+        if let Some(forwarded) = offload.remove(slot.number()) {
             self.add_offloaded(slot, forwarded, None);
         }
+    }
+
+    /// Takes over the numbers of the segments that the kernel has forwarded into the connection of a slot.
+    #[inline]
+    pub(crate) fn follow_offloaded(&self, slot: Slot, flow: &mut TcpFlow) {
+        if let Some(offload) = &self.offload
+            && let Some(numbers) = offload.numbers(slot.number())
+        {
+            flow.follow(self.swap_ends_and_sides(slot, numbers));
+        }
+    }
+
+    /// Gives the kernel the numbers of a segment that a worker forwards, where they are other ones than before.
+    #[inline]
+    pub(crate) fn note_numbers(&self, slot: Slot, before: &TcpFlow, flow: &TcpFlow) {
+        if let Some(offload) = &self.offload {
+            let [from, to] = [before, flow].map(|flow| self.swap_ends_and_sides(slot, flow.numbers()));
+            offload.set_numbers(slot.number(), &from, &to);
+        }
+    }
+
+    /// Values of the lower and the higher end as those of initiator and responder, or the other way round.
+    #[inline]
+    fn swap_ends_and_sides<T>(&self, slot: Slot, [one, other]: [T; 2]) -> [T; 2] {
+        let is_same = self.entry(slot).sender(true) == Side::Initiator;
+        if is_same { [one, other] } else { [other, one] }
     }
 
     /// Packets and bytes that initiator and responder have sent, with those that the kernel has forwarded, and milliseconds since

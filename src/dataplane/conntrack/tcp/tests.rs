@@ -407,3 +407,52 @@ fn windows_are_scaled_only_where_both_sides_scale() {
         assert_eq!(talk.flow.sides[1].max_end.wrapping_sub(talk.next[1]), max_end, "{scale:?}");
     }
 }
+
+/// A connection that the kernel forwards: the flow gets its numbers when a segment comes that the kernel leaves to the switch.
+fn forwarded_by_the_kernel(mut talk: Talk, payloads: &[(Side, u32)]) -> Talk {
+    let mut kernel = talk.clone();
+    payloads.iter().for_each(|(sender, bytes)| kernel.say(ACK, *sender, *bytes));
+    talk.next = kernel.next;
+    talk.flow.follow(kernel.flow.numbers());
+    talk
+}
+
+#[test]
+fn a_connection_that_the_kernel_forwards_ends_by_the_numbers_that_it_has_reached() {
+    let payloads: Vec<_> =
+        (0..400).flat_map(|_| [(INITIATOR, 900), (RESPONDER, 500), (INITIATOR, 100)]).collect();
+    for start in [Talk::answered(), Talk::established()] {
+        let talk = forwarded_by_the_kernel(start, &payloads);
+        let state = talk.flow.state;
+        for sender in [INITIATOR, RESPONDER] {
+            let exact = talk.next(RST, sender, 0);
+            assert_eq!(talk.hears(&exact, sender), (Outcome::Pass, Reset));
+            let near = Segment { sequence: exact.sequence.wrapping_sub(500), ..exact };
+            assert_eq!(talk.hears(&near, sender), (Outcome::Pass, state));
+            let far = Segment { sequence: exact.sequence.wrapping_add(1 << 20), ..exact };
+            assert_eq!(talk.hears(&far, sender), (Outcome::Invalid, state));
+            let fin = talk.next(FIN | ACK, sender, 0);
+            assert_eq!(talk.hears(&fin, sender), (Outcome::Pass, FinWait));
+            for far in [1 << 20, 1 << 30, 1 << 31] {
+                let another = Segment { sequence: fin.sequence.wrapping_add(far), ..fin };
+                assert_eq!(talk.hears(&another, sender), (Outcome::Pass, state));
+                let another = Segment { acknowledgement: fin.acknowledgement.wrapping_sub(far), ..fin };
+                assert_eq!(talk.hears(&another, sender), (Outcome::Pass, state));
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_the_kernel_that_are_late_are_those_of_the_acknowledgements() {
+    let talk = forwarded_by_the_kernel(Talk::established(), &[(INITIATOR, 900), (RESPONDER, 500)]);
+    let mut late = Talk::established();
+    let mut numbers = talk.flow.numbers();
+    numbers[0].end = late.flow.numbers()[0].end;
+    late.flow.follow(numbers);
+    assert_eq!(late.flow.numbers()[0].end, talk.next[0]);
+    // Numbers from before change nothing.
+    let flow = late.flow;
+    late.flow.follow(Talk::established().flow.numbers());
+    assert_eq!(late.flow, flow);
+}

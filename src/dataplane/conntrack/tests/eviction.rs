@@ -285,6 +285,7 @@ fn a_connection_whose_handshake_the_kernel_has_completed_is_not_evicted() {
             epochs: [Some(Generation(1)); 2],
             front: None,
             gateway: Gateway::None,
+            numbers: Default::default(),
         };
         offload.record(fixture.find(key).unwrap().number(), &recorded, || true);
     }

@@ -54,16 +54,25 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
     if !is_compared && !offload.is_recorded(slot.number()) {
         return;
     }
-    let flow = OffloadedFlow { epochs, front, ..flow_of(packet, from_low, ports) };
+    let is_tcp = packet.protocol == Protocol::TCP;
+    let connection = entry.load_tcp();
+    if is_tcp && !connection.have_both_sent() {
+        return end(slot, context, offload);
+    }
+    let numbers = connection.numbers();
+    let numbers = [true, false].map(|is_low| numbers[entry.sender(is_low) as usize]);
+    let numbers = if is_tcp { numbers } else { Default::default() };
+    let flow = OffloadedFlow { epochs, front, numbers, ..flow_of(packet, from_low, ports) };
     let Some(gateway) = gateway_of(&flow, context, offload) else { return end(slot, context, offload) };
     let flow = OffloadedFlow { gateway, ..flow };
     if offload.is_changed(slot.number(), &flow) {
         return end(slot, context, offload);
     }
     let still = || evaluation().is_some_and(|(_, now)| now == front);
-    let is_recorded = offload.record(slot.number(), &flow, still);
-    if is_recorded && packet.protocol == Protocol::TCP {
-        entry.forget_windows();
+    let is_new = !offload.is_recorded(slot.number());
+    if offload.record(slot.number(), &flow, still) && is_new && is_tcp {
+        // Another worker may have changed numbers before it could see the record.
+        context.conntrack.note_numbers(slot, &connection, &entry.load_tcp());
     }
 }
 
@@ -131,7 +140,7 @@ fn front_of(
         });
     }
     let services = context.snapshot.services()?;
-    // What comes by an uplink is from outside, or from a backend elsewhere.
+    // A packet that comes by an uplink is from outside, or from a backend elsewhere.
     let is_outside = by_client && is_uplink(context, from);
     services.find(address, packet.protocol, port, is_outside)?;
     // A client's packet is compared with the Services, or its binding was since their last change.
@@ -204,6 +213,14 @@ fn flow_of(packet: &Packet, from_low: bool, ports: [PortId; 2]) -> OffloadedFlow
         transport_ports.reverse();
     }
     let protocol = packet.protocol;
-    let (epochs, gateway) = ([None; 2], Gateway::None);
-    OffloadedFlow { addresses, transport_ports, protocol, ports, epochs, front: None, gateway }
+    OffloadedFlow {
+        addresses,
+        transport_ports,
+        protocol,
+        ports,
+        epochs: [None; 2],
+        front: None,
+        gateway: Gateway::None,
+        numbers: Default::default(),
+    }
 }
