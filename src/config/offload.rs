@@ -11,7 +11,7 @@ use crate::dataplane::OffloadSettings;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Offload {
-    /// Forwarder of established flows between pods on veth pairs.
+    /// Forwarder of established flows between pods on veth pairs, and between these and uplinks.
     pub mode: Mode,
     /// Time for which the kernel goes on forwarding them without the switch, seconds.
     #[serde(deserialize_with = "values::within::<_, _, 1, 3600>")]
@@ -25,7 +25,7 @@ pub enum Mode {
     /// The workers forward every packet.
     #[default]
     Off,
-    /// The kernel, by a program at the pods' interfaces.
+    /// The kernel, by programs at the interfaces of pods and uplinks.
     Kernel,
 }
 
