@@ -168,6 +168,9 @@ impl XdpError {
     /// Converts an error of libbpf-rs, which has a kind and a text, with the kernel's own message before it.
     pub(super) fn from_bpf(action: impl Into<String>, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
         let action = action.into();
+        if let Some(refused) = kernel_log::verifier_reason(said) {
+            return XdpError::Refused { action, reason: refused };
+        }
         match error.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => XdpError::Privilege { action },
             _ => XdpError::Refused { action, reason: kernel_log::reason(said, &format!("{error:#}")) },

@@ -103,6 +103,8 @@ socket = "control.sock"
 directory = "policy"
 [hardening]
 landlock = false
+[offload]
+mode = "$offload"
 [[ports]]
 name = "uplink"
 kind = "uplink"
@@ -161,10 +163,34 @@ carries() {
     check "$1: ping" in_pod ping -c 2 -W 5 192.0.2.2
 }
 
+counter() {
+    palisade show counters --output json --socket /run/vm/control.sock | tr -d ' \n' | sed -n "s/.*$1\([0-9]*\).*/\1/p"
+}
+
+received() { counter '"core":0,"received":'; }
+forwarded() { counter '"offloaded":'; }
+
+# Whether the kernel has forwarded what the namespaces have fetched, but for the packets that open and end a connection.
+is_offloaded() {
+    [ "$(received)" -lt $(($1 + 80)) ] && [ "$(forwarded)" -gt 50 ]
+}
+
+# The same with flow offload, which kernels before Linux 6.6 do not have.
+carries_offloaded() {
+    before=$(received)
+    carries "$1, offloaded"
+    echo "# the workers have received $(($(received) - before)) packets, the kernel has forwarded $(forwarded)"
+    case $(uname -r) in
+    6.1.*) check "$1: the log tells why nothing is offloaded" grep -q "not offloaded.*from Linux 6.6 on" /run/vm/log ;;
+    *) check "$1: the kernel forwards established flows" is_offloaded "$before" ;;
+    esac
+}
+
 show_log() {
     grep -v ' INFO ' /run/vm/log | sed 's/^/# /' | head -20
 }
 
+offload=off
 mkdir /www
 yes palisade | head -c 300000 > /www/big
 echo "kernel $(uname -r)"
@@ -178,6 +204,17 @@ if [ -n "$(card 07)" ]; then
     carries igb; show_log
     stop "$(card 07)"
 fi
+
+offload=kernel
+network 02; pod; start "$(card 01)"
+carries_offloaded virtio-net; show_log
+stop "$(card 01)"
+if [ -n "$(card 07)" ]; then
+    network 08; pod; start "$(card 07)"
+    carries_offloaded igb; show_log
+    stop "$(card 07)"
+fi
+offload=off
 
 network 0a; pod
 ethtool -L "$(card 09)" combined 1 2>/dev/null

@@ -22,7 +22,7 @@ KERNELS = {
     "6.1": ("bookworm", r"linux-image-6\.1\.0-\d+-amd64-unsigned"),
     "6.12": ("bookworm-backports", r"linux-image-6\.12\.\d+\+deb12-amd64-unsigned"),
 }
-MODULES = ["virtio_net", "virtio_pci", "igb", "veth", "bonding", "wireguard", "netkit", "bridge"]
+MODULES = ["tun", "virtio_net", "virtio_pci", "igb", "veth", "bonding", "wireguard", "netkit", "bridge"]
 # Programs of this machine that the guest has.
 PROGRAMS = ["ip", "ethtool"]
 # Cards of the guest: the last byte of the Ethernet address, the device, and its network. Two on one network are a link.

@@ -336,6 +336,9 @@ int palisade_wire(struct __sk_buff *frame)
 	to = next_port(record, direction);
 	if (!to || !to->index || direction_in(record, &packet) != direction)
 		return lose();
+	// The verifier of Linux 6.12 has lost its range by the comparison, and the compiler would not repeat it.
+	asm volatile("" : "+r"(direction));
+	direction &= 1;
 	bytes = ETHERNET_BYTES + sizeof(headers.v4.ports);
 	if (packet.family == IPV4) {
 		if (rewrite_copy(frame, bytes + IPV4_BYTES, &headers, headers.v4.ports, record, &packet, to, direction))

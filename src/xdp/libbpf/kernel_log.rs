@@ -41,9 +41,29 @@ pub(crate) fn reason(lines: &[String], error: &str) -> String {
     }
 }
 
+/// The verifier's reason for the refusal of a program, among the lines: its last words before its statistics.
+pub(crate) fn verifier_reason(lines: &[String]) -> Option<String> {
+    let log = lines.iter().find(|line| line.contains("BEGIN PROG LOAD LOG"))?;
+    let mut words = log.lines().map(str::trim).rev();
+    let mut last = words.by_ref().skip_while(|line| !line.starts_with("processed "));
+    last.next();
+    let reason = last.next().unwrap_or("it tells no reason");
+    Some(format!("the verifier of this kernel refuses the program: {reason}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_verifiers_words_are_those_before_its_statistics() {
+        let log = "prog 'x': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\nR0 invalid mem access 'scalar'\n\
+                   processed 2 insns (limit 1000000) max_states_per_insn 0\n-- END PROG LOAD LOG --";
+        let lines = ["prog 'x': BPF program load failed: Permission denied", log].map(str::to_owned);
+        let expected = "the verifier of this kernel refuses the program: R0 invalid mem access 'scalar'";
+        assert_eq!(verifier_reason(&lines).as_deref(), Some(expected));
+        assert_eq!(verifier_reason(&lines[..1]), None);
+    }
 
     #[test]
     fn the_kernels_words_come_before_the_errors() {

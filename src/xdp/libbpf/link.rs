@@ -159,7 +159,11 @@ impl Link {
         let options = bpf_link_create_opts { sz: size, flags, ..Default::default() };
         let (code, index) = (code.as_raw_fd(), index.cast_signed());
         // SAFETY: the descriptor is open and the options outlive the call.
-        owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) })
+        let link = owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) });
+        link.map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => io::Error::other("it needs tcx, which is there from Linux 6.6 on"),
+            _ => error,
+        })
     }
 
     /// Opens the link of a pin.
