@@ -20,6 +20,7 @@ mod error;
 mod manifests;
 #[path = "../../tests/common/open_vswitch.rs"]
 mod open_vswitch;
+mod outside;
 mod policy_check;
 mod process;
 mod receiver;
@@ -161,7 +162,8 @@ fn take_turns(
             break;
         }
         for system in systems {
-            if out.contains(system.name()) || !(scenario.is_for)(system.kind()) {
+            let applies = (scenario.is_for)(system.kind()) && (system.leads_outside() || !scenario.outside);
+            if out.contains(system.name()) || !applies {
                 continue;
             }
             eprintln!("{} run {run}: {}", scenario.name, system.name());
@@ -184,7 +186,8 @@ fn trial(
     seconds: u64,
     results: &Results,
 ) -> Result<Measures, BenchError> {
-    let mut rig = Rig::up(scenario.shape.pods, scenario.mtu.for_system(system), system.ports())?;
+    let mtu = scenario.mtu.for_system(system);
+    let mut rig = Rig::up(scenario.shape.pods, mtu, system.ports(), scenario.outside)?;
     let started = system.start(&mut rig, &scenario.shape);
     let measured =
         started.and_then(|running| measure_one(scenario, system, &rig, &*running, seconds, results));

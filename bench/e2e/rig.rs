@@ -12,6 +12,7 @@ use palisade::limits::MTU_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::BenchError;
+use crate::outside;
 use crate::process::run;
 
 /// Core of the traffic.
@@ -30,11 +31,13 @@ pub(crate) struct Rig {
     // The fields drop in this order: the links go with the node's namespace.
     node: Node,
     lab: Lab,
+    /// Whether the node has an uplink to a host outside.
+    pub(crate) outside: bool,
 }
 
 impl Rig {
-    /// Sets up pods and node, with this MTU on all links.
-    pub(crate) fn up(pods: usize, mtu: u32, ports: PodPorts) -> Result<Rig, BenchError> {
+    /// Sets up pods and node, and a host outside, with this MTU on all links.
+    pub(crate) fn up(pods: usize, mtu: u32, ports: PodPorts, outside: bool) -> Result<Rig, BenchError> {
         let named = ["client", "server", "outsider"].map(str::to_owned);
         let names: Vec<String> =
             named.into_iter().chain((PODS_MIN..pods).map(|pod| format!("receiver{pod}"))).collect();
@@ -42,7 +45,10 @@ impl Rig {
         // The lab's plan refuses an MTU beyond an AF_XDP frame; systems in the kernel take more.
         let lab = Lab::up(&LabSpec { ports, mtu: mtu.min(MTU_MAX as u32), ..LabSpec::of(&names)? })?;
         let node = lab.node()?;
-        let rig = Rig { node, lab };
+        let rig = Rig { node, lab, outside };
+        if outside {
+            outside::connect(&rig.lab, &rig.node, mtu)?;
+        }
         if mtu > MTU_MAX as u32 {
             rig.set_mtu(mtu)?;
         }
@@ -147,7 +153,7 @@ impl Rig {
 
     /// Tears everything down, and returns errors and leftovers.
     pub(crate) fn down(self) -> Vec<String> {
-        let Rig { node, lab } = self;
+        let Rig { node, lab, .. } = self;
         drop(node);
         let teardown = lab.remove();
         teardown.errors.into_iter().chain(teardown.spared).collect()

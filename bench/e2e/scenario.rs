@@ -21,6 +21,8 @@ pub(crate) struct Scenario {
     pub(crate) shape: PolicySpec,
     /// MTU of all links.
     pub(crate) mtu: Mtu,
+    /// True if the pods reach a host outside.
+    pub(crate) outside: bool,
     /// True if one run is enough, because the metric does not vary from run to run.
     pub(crate) once: bool,
     /// Measurement of one trial.

@@ -31,6 +31,11 @@ pub(crate) trait System {
         65_535
     }
 
+    /// Whether it connects pods with a host outside too, if the node has an uplink.
+    fn leads_outside(&self) -> bool {
+        false
+    }
+
     /// Connects the pods and enforces the policy. The system ends when the result is dropped, or with the
     /// rig.
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError>;

@@ -142,7 +142,7 @@ impl Attacher<'_> {
             cookie: Some(namespace.cookie()),
             bound: None,
             pod: pod.clone(),
-            kind: self.config.kind,
+            kind: self.config.kind.unwrap_or_else(|| kind_for(status)),
             mac: self.config.mac.unwrap_or_else(|| mac_of(attachment)),
             mtu: self.config.mtu.unwrap_or_else(mtu_of_this_kernel),
             addresses: Vec::new(),
@@ -372,6 +372,11 @@ fn gateways(status: &Status) -> Vec<IpAddr> {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
     status.gateway.iter().copied().filter(usable).chain(defaults).collect()
+}
+
+/// Kind of an interface that the configuration leaves to the plugin.
+fn kind_for(status: &Status) -> InterfaceKind {
+    if status.offloads { InterfaceKind::Veth } else { InterfaceKind::Tap }
 }
 
 /// Chooses the path by which the switch finds the namespace of a tap device, which must outlive every process.

@@ -83,8 +83,8 @@ pub struct NetworkConfig {
     pub version: Version,
     /// Name of the network.
     pub name: String,
-    /// Kind of the pods' interfaces.
-    pub kind: InterfaceKind,
+    /// Kind of the pods' interfaces. `None`: a veth pair where the switch offloads flows, a tap device where not.
+    pub kind: Option<InterfaceKind>,
     /// MTU of the interface; the largest that the switch carries where absent.
     pub mtu: Option<u32>,
     /// MTU of routes to the outside; that of the uplinks where absent.
@@ -390,14 +390,15 @@ fn no_unknown_key(raw: &Map<String, Value>) -> Result<(), CniError> {
     }
 }
 
-fn interface_kind(value: Option<&Value>) -> Result<InterfaceKind, CniError> {
+fn interface_kind(value: Option<&Value>) -> Result<Option<InterfaceKind>, CniError> {
     match value {
-        None => Ok(InterfaceKind::default()),
-        Some(Value::String(text)) if text == "tap" => Ok(InterfaceKind::Tap),
-        Some(Value::String(text)) if text == "veth" => Ok(InterfaceKind::Veth),
+        None => Ok(None),
+        Some(Value::String(text)) if text == "auto" => Ok(None),
+        Some(Value::String(text)) if text == "tap" => Ok(Some(InterfaceKind::Tap)),
+        Some(Value::String(text)) if text == "veth" => Ok(Some(InterfaceKind::Veth)),
         Some(other) => Err(CniError::new(
             Code::UNSUPPORTED_FIELD,
-            format!("interface: {other} is neither \"tap\" nor \"veth\""),
+            format!("interface: {other} is none of \"auto\", \"tap\" and \"veth\""),
         )),
     }
 }

@@ -112,6 +112,9 @@ pub struct Status {
     /// Program that forwards the packets.
     #[serde(default)]
     pub backend: Backend,
+    /// Whether the kernel forwards established flows of pods on veth pairs.
+    #[serde(default)]
+    pub offloads: bool,
     /// Cores of the workers, by worker.
     pub cores: Vec<usize>,
     /// Generation that the workers use.

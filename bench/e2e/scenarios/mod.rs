@@ -61,6 +61,7 @@ fn default_scenario(
         more_is_better: true,
         shape: PolicySpec { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED },
         mtu: Mtu::Of(1500),
+        outside: false,
         once: false,
         measure: Box::new(measure),
         is_for: |_| true,
@@ -111,6 +112,14 @@ fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
         Scenario {
             mtu: Mtu::Of(1500),
             ..default_scenario("tcp-bulk-service", "gbps", smoke, tcp_bulk::measure_by_service)
+        },
+        Scenario {
+            outside: true,
+            ..default_scenario("tcp-bulk-outside", "gbps", smoke, tcp_bulk::measure_to_outside)
+        },
+        Scenario {
+            outside: true,
+            ..default_scenario("tcp-bulk-from-outside", "gbps", smoke, tcp_bulk::measure_from_outside)
         },
     ];
     if !smoke {

@@ -1,4 +1,4 @@
-//! TCP bulk transfer between two pods, directly and by a Service: one connection of `iperf3`, with all offloads, and without pinning.
+//! TCP bulk transfer between two pods, directly and by a Service, and with a host outside: one connection of `iperf3`, with all offloads, and without pinning.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::common::json_lines;
 use crate::common::policy::OPEN_PORTS;
 use crate::error::BenchError;
+use crate::outside;
 use crate::process::run;
 use crate::scenario::{Measures, Trial};
 
@@ -24,19 +25,31 @@ const GBPS_MIN: f64 = 0.01;
 
 /// Measures to the server's own address.
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
-    measure_to(trial, |server, _| Ok(server.v4()))
+    measure_to(trial, "server", &[], |server, _| Ok(server.v4()))
 }
 
 /// Measures to a virtual address of the server.
 pub(super) fn measure_by_service(trial: &Trial<'_>) -> Result<Measures, BenchError> {
-    measure_to(trial, |server, port| trial.running.serve(trial.rig, server, port))
+    measure_to(trial, "server", &[], |server, port| trial.running.serve(trial.rig, server, port))
+}
+
+/// Measures to a host behind the uplink.
+pub(super) fn measure_to_outside(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    measure_to(trial, "outsider", &[], |_, _| Ok(outside::HOST))
+}
+
+/// Measures from a host behind the uplink, on a connection that the pod opens.
+pub(super) fn measure_from_outside(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    measure_to(trial, "outsider", &["--reverse"], |_, _| Ok(outside::HOST))
 }
 
 fn measure_to(
     trial: &Trial<'_>,
+    server: &str,
+    options: &[&str],
     address_of: impl Fn(&Pod, u16) -> Result<Ipv4Addr, BenchError>,
 ) -> Result<Measures, BenchError> {
-    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
+    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod(server)?);
     // A port that the probes do not use.
     let port = OPEN_PORTS.start() + 1;
     let to = address_of(&server, port)?;
@@ -50,7 +63,7 @@ fn measure_to(
     let seconds = trial.seconds.to_string();
     let mut send = Command::new("iperf3");
     send.args(["--json", "--time", &seconds, "--omit", WARM_UP_S, "--port", &port, "--client"]);
-    send.arg(to.to_string());
+    send.arg(to.to_string()).args(options);
     let (text, cost) = trial.measure_cpu(|| client.run(|| run(&mut send, ""))?)?;
     let report: Value = serde_json::from_str(&text).map_err(std::io::Error::from)?;
     let end = &report["end"];

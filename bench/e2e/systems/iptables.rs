@@ -6,6 +6,7 @@ use super::kernel_conntrack::KernelConntrack;
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::manifests::Renderings;
+use crate::outside;
 use crate::process::version;
 use crate::rig::Rig;
 use crate::system::{Kind, Running, System};
@@ -35,10 +36,17 @@ impl System for Iptables {
             .collect()
     }
 
+    fn leads_outside(&self) -> bool {
+        true
+    }
+
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         rig.route_in_kernel()?;
         let renderings = Renderings::new(Format::Iptables, rig, shape)?;
         load(rig, &renderings.whole()?)?;
+        if rig.outside {
+            rig.in_node("iptables-legacy", &outside::IPTABLES_RULE, "")?;
+        }
         for program in ["iptables-legacy", "ip6tables-legacy"] {
             for hook in HOOKS {
                 rig.in_node(program, hook, "")?;

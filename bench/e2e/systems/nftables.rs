@@ -6,6 +6,7 @@ use super::kernel_conntrack::KernelConntrack;
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::manifests::Renderings;
+use crate::outside;
 use crate::process::version;
 use crate::rig::Rig;
 use crate::system::{Kind, Running, System};
@@ -25,10 +26,17 @@ impl System for Nftables {
         version("nft", &["--version"]).into_iter().collect()
     }
 
+    fn leads_outside(&self) -> bool {
+        true
+    }
+
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         rig.route_in_kernel()?;
         let renderings = Renderings::new(Format::Nftables, rig, shape)?;
         load(rig, &renderings.whole()?)?;
+        if rig.outside {
+            rig.in_node("nft", &["-f", "-"], &outside::nftables_rules())?;
+        }
         Ok(Box::new(KernelConntrack::with_capacity(renderings, load)?))
     }
 }

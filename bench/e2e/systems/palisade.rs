@@ -14,6 +14,7 @@ use palisade::tables::{ServicePort, ServicePortName, ServiceTable};
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::manifests;
+use crate::outside;
 use crate::process::{Daemon, resident_bytes};
 use crate::rig::Rig;
 use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System, VIRTUAL};
@@ -69,12 +70,17 @@ impl System for Palisade {
         MTU_MAX as u32
     }
 
+    fn leads_outside(&self) -> bool {
+        true
+    }
+
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         let scheduling = if self.real_time { "real-time" } else { "fair" };
+        let outside = if rig.outside { outside::switch_config() } else { String::new() };
         let spec = SwitchSpec {
             small: false,
             config: format!(
-                "[workers]\nscheduling = \"{scheduling}\"\n[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"
+                "{outside}[workers]\nscheduling = \"{scheduling}\"\n[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"
             ),
             ..SwitchSpec::of(PROGRAM)
         };

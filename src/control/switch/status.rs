@@ -16,6 +16,7 @@ impl Switch {
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             backend: self.dataplane.backend(),
+            offloads: self.dataplane.offloads(),
             cores: self.settings.cores.clone(),
             generation: state.generation,
             tables_loaded: state.tables.is_some(),

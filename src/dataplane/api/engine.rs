@@ -43,6 +43,10 @@ impl DataplaneApi for Dataplane {
         })
     }
 
+    fn offloads(&self) -> bool {
+        self.core.shared.offload.is_some()
+    }
+
     fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;

@@ -46,6 +46,11 @@ pub trait DataplaneApi: Send + Sync {
         Backend::AfXdp
     }
 
+    /// Whether the kernel forwards established flows of pods on veth pairs.
+    fn offloads(&self) -> bool {
+        false
+    }
+
     /// Conditions that the operator should know, one sentence each.
     fn problems(&self) -> Vec<String> {
         Vec::new()

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys::{
-    self, BPF_F_BEFORE, BPF_F_REPLACE, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create_opts,
-    bpf_link_info, bpf_link_update_opts,
+    self, BPF_F_BEFORE, BPF_F_REPLACE, BPF_TCX_INGRESS, BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE,
+    bpf_link_create_opts, bpf_link_info, bpf_link_update_opts, bpf_prog_query_opts,
 };
 use rustix::fs::statfs;
 use rustix::net::{AddressFamily, SocketType, socket};
@@ -159,11 +159,24 @@ impl Link {
         let options = bpf_link_create_opts { sz: size, flags, ..Default::default() };
         let (code, index) = (code.as_raw_fd(), index.cast_signed());
         // SAFETY: the descriptor is open and the options outlive the call.
-        let link = owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) });
-        link.map_err(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => io::Error::other("it needs tcx, which is there from Linux 6.6 on"),
-            _ => error,
-        })
+        owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) })
+    }
+
+    /// Checks that the kernel has tcx.
+    pub(in crate::xdp) fn check_tcx() -> io::Result<()> {
+        /// Interface `lo`, which every network namespace has first.
+        const LOOPBACK: i32 = 1;
+        let mut options =
+            bpf_prog_query_opts { sz: size_of::<bpf_prog_query_opts>() as _, ..Default::default() };
+        // SAFETY: the options outlive the call, and have no room for programs.
+        let done = unsafe { libbpf_sys::bpf_prog_query_opts(LOOPBACK, BPF_TCX_INGRESS, &raw mut options) };
+        match io::Error::last_os_error() {
+            _ if done == 0 => Ok(()),
+            error if error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(io::Error::other("it needs tcx, which is there from Linux 6.6 on"))
+            }
+            error => Err(error),
+        }
     }
 
     /// Opens the link of a pin.

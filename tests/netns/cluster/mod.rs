@@ -69,14 +69,14 @@ fn pods_and_nodes_reach_each_other_by_taps() {
 
 #[test]
 fn pods_and_nodes_reach_each_other_by_veth_pairs() {
-    paths_within_a_cluster(PodPorts::Veth);
+    paths_within_a_cluster(PodPorts::Offload);
 }
 
 #[test]
 fn flows_that_the_node_masquerades_itself_keep_their_answers() {
     let Some(_isolated) = isolated() else { return };
     let beside = [["replace_kube_proxy = true", "replace_kube_proxy = false"]];
-    let cluster = Cluster::up_with(2, PodPorts::Tap, &beside);
+    let cluster = Cluster::up_with(2, PodPorts::Offload, &beside);
     let far = cluster.pod(2, "far");
     cluster.wait_for_pods();
     let node = &cluster.nodes[0];
@@ -108,7 +108,7 @@ fn node_routes(cluster: &Cluster) -> Vec<String> {
 #[test]
 fn a_nodes_routes_follow_the_nodes_of_the_cluster_and_outlive_the_switch() {
     let Some(_isolated) = isolated() else { return };
-    let mut cluster = Cluster::up(2, PodPorts::Tap);
+    let mut cluster = Cluster::up(2, PodPorts::Offload);
     let all = ["10.244.2.0/24", "fd00:244:2::/64"];
     eventually("the node has the routes", || node_routes(&cluster) == all);
     cluster.nodes[0].host.run("ip route flush proto 80");
@@ -146,7 +146,7 @@ fn a_nodes_routes_follow_the_nodes_of_the_cluster_and_outlive_the_switch() {
 #[test]
 fn a_pod_is_under_policy_and_open_when_add_returns() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(1, PodPorts::Tap);
+    let cluster = Cluster::up(1, PodPorts::Offload);
     let node = &cluster.nodes[0];
     let peer = cluster.pod(1, "peer");
     cluster.wait_for_pods();
@@ -176,7 +176,7 @@ fn a_pod_is_under_policy_and_open_when_add_returns() {
 #[test]
 fn an_api_server_whose_packets_vanish_is_noticed() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(1, PodPorts::Tap);
+    let cluster = Cluster::up(1, PodPorts::Offload);
     let client = cluster.nodes[0].client();
     let away = || client.status().unwrap().source.is_some_and(|source| !source.report.away.is_empty());
     assert!(!away());

@@ -88,7 +88,7 @@ impl Talk {
 #[test]
 fn what_pods_send_outside_and_to_services_elsewhere_is_forwarded_without_the_workers() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(2, PodPorts::Veth);
+    let cluster = Cluster::up(2, PodPorts::Offload);
     let (client, here, far) = (cluster.pod(1, "client"), cluster.pod(1, "here"), cluster.pod(2, "far"));
     cluster.wait_for_pods();
     let [node, far_node] = &cluster.nodes[..] else { panic!("two nodes") };

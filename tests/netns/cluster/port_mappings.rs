@@ -86,13 +86,13 @@ fn everybody_reaches_a_pod_on_a_tap_by_ports_of_its_node() {
 
 #[test]
 fn everybody_reaches_a_pod_on_a_veth_pair_by_ports_of_its_node() {
-    everybody_reaches_a_pod_by_ports_of_its_node(PodPorts::Veth);
+    everybody_reaches_a_pod_by_ports_of_its_node(PodPorts::Offload);
 }
 
 #[test]
 fn connections_by_a_port_of_the_node_outlive_the_switch_and_the_port_goes_with_its_pod() {
     let Some(_isolated) = isolated() else { return };
-    let mut cluster = Cluster::up(1, PodPorts::Tap);
+    let mut cluster = Cluster::up(1, PodPorts::Offload);
     let web = cluster.pod_with(1, "web", &both());
     cluster.wait_for_pods();
     let at = cluster.nodes[0].addresses.map(|address| SocketAddr::new(address, HOST_PORT));
@@ -142,7 +142,7 @@ fn connections_by_a_port_of_the_node_outlive_the_switch_and_the_port_goes_with_i
 fn beside_a_kube_proxy_sockets_of_the_node_get_ports_of_pods_alone() {
     let Some(_isolated) = isolated() else { return };
     let beside = [["replace_kube_proxy = true", "replace_kube_proxy = false"]];
-    let cluster = Cluster::up_with(1, PodPorts::Tap, &beside);
+    let cluster = Cluster::up_with(1, PodPorts::Offload, &beside);
     let node = &cluster.nodes[0];
     let programs = || node.host.run("find /sys/fs/bpf -name sockets-*").lines().count();
     assert_eq!(programs(), 0);
@@ -166,7 +166,7 @@ fn beside_a_kube_proxy_sockets_of_the_node_get_ports_of_pods_alone() {
 #[test]
 fn one_port_leads_to_several_pods_by_address_and_protocol() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(1, PodPorts::Tap);
+    let cluster = Cluster::up(1, PodPorts::Offload);
     let node = &cluster.nodes[0];
     let own = node.addresses[0].to_string();
     let pods = [("127.0.0.1", "tcp"), (&own, "tcp"), (&own, "udp")];

@@ -358,7 +358,8 @@ impl Node {
             config["cniVersion"] = conflist["cniVersion"].clone();
             config["name"] = conflist["name"].clone();
             let program = config["type"].as_str().unwrap().to_owned();
-            if program == "palisade-cni" {
+            // Offloaded ports are those of the conflist as it is.
+            if program == "palisade-cni" && ports != PodPorts::Offload {
                 config["interface"] = json!(if ports == PodPorts::Tap { "tap" } else { "veth" });
             }
             if config["capabilities"]["portMappings"] == true && mappings != &json!([]) {

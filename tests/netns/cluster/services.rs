@@ -182,7 +182,7 @@ fn services_are_reached_without_kube_proxy_by_taps() {
 
 #[test]
 fn services_are_reached_without_kube_proxy_by_veth_pairs() {
-    services_within_a_cluster(PodPorts::Veth, 1);
+    services_within_a_cluster(PodPorts::Offload, 1);
 }
 
 #[test]

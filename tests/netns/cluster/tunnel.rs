@@ -72,7 +72,7 @@ fn pods_of_nodes_that_share_no_network_reach_each_other_by_taps() {
 
 #[test]
 fn pods_of_nodes_that_share_no_network_reach_each_other_by_veth_pairs() {
-    paths_between_networks(PodPorts::Veth);
+    paths_between_networks(PodPorts::Offload);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn policy_and_services_hold_between_networks() {
 #[test]
 fn the_other_end_of_a_tunnel_may_be_the_kernels() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(1, PodPorts::Tap);
+    let cluster = Cluster::up(1, PodPorts::Offload);
     let one = cluster.pod(1, "one");
     cluster.wait_for_pods();
     let kernel = cluster.bare_node(FAR);
