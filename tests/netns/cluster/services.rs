@@ -113,12 +113,14 @@ impl Paths {
         exchange_at(client, &self.server(place), to)
     }
 
-    /// Waits until sockets of the first node get the backend at a place, too.
+    /// Waits until sockets of the first node get the backends at a place, too: each family has an object of its own.
     fn wait_for_sockets(&self, place: Place) {
-        let at = SocketAddr::new(cluster_addresses()[0], 80);
-        eventually("sockets have the backend", || {
-            connects(&self.cluster.nodes[0].host, &self.server(place), at)
-        });
+        for address in cluster_addresses() {
+            let at = SocketAddr::new(address, 80);
+            eventually("sockets have the backend", || {
+                connects(&self.cluster.nodes[0].host, &self.server(place), at)
+            });
+        }
     }
 }
 
