@@ -48,8 +48,8 @@ use system::{Running, System};
 
 /// File of results, from the root of the repository.
 const RESULTS: &str = "bench/results/e2e.jsonl";
-/// Systems that a smoke run leaves out unless they are named: limits besides `noop`.
-const LONG_ONLY: [&str; 2] = ["bridge", "dpdk"];
+/// Systems that a smoke run leaves out unless they are named: limits besides `noop`, and settings of others.
+const LONG_ONLY: [&str; 3] = ["bridge", "dpdk", "palisade-offload-rps"];
 /// Systems that a run leaves out unless they are named: the switch with workers under a real-time policy.
 const IF_NAMED: [&str; 2] = ["palisade-real-time", "palisade-tap-real-time"];
 /// File of results of smoke size.

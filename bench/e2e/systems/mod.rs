@@ -14,6 +14,7 @@ mod tc_identity;
 
 use ::palisade::lab::PodPorts;
 
+use self::palisade::Palisade;
 use crate::system::System;
 
 pub(crate) use noop::{forward, forward_taps};
@@ -21,11 +22,12 @@ pub(crate) use noop::{forward, forward_taps};
 /// Returns all systems, in the order of their turns.
 pub(crate) fn all() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(palisade::Palisade { ports: PodPorts::Veth, real_time: false }),
-        Box::new(palisade::Palisade { ports: PodPorts::Tap, real_time: false }),
-        Box::new(palisade::Palisade { ports: PodPorts::Offload, real_time: false }),
-        Box::new(palisade::Palisade { ports: PodPorts::Veth, real_time: true }),
-        Box::new(palisade::Palisade { ports: PodPorts::Tap, real_time: true }),
+        Box::new(Palisade::of(PodPorts::Veth)),
+        Box::new(Palisade::of(PodPorts::Tap)),
+        Box::new(Palisade::of(PodPorts::Offload)),
+        Box::new(Palisade { rps: true, ..Palisade::of(PodPorts::Offload) }),
+        Box::new(Palisade { real_time: true, ..Palisade::of(PodPorts::Veth) }),
+        Box::new(Palisade { real_time: true, ..Palisade::of(PodPorts::Tap) }),
         Box::new(noop::Noop(PodPorts::Veth)),
         Box::new(noop::Noop(PodPorts::Tap)),
         Box::new(kernel::Kernel),

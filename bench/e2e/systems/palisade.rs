@@ -34,6 +34,15 @@ pub(super) struct Palisade {
     pub(super) ports: PodPorts,
     /// Whether its worker has a real-time policy.
     pub(super) real_time: bool,
+    /// Whether packets from the pods are steered to the system's core, as those of the kernel's systems are. Without it the
+    /// sender's core forwards what is offloaded.
+    pub(super) rps: bool,
+}
+
+impl Palisade {
+    pub(super) fn of(ports: PodPorts) -> Palisade {
+        Palisade { ports, real_time: false, rps: false }
+    }
 }
 
 struct Started {
@@ -45,6 +54,7 @@ struct Started {
 impl System for Palisade {
     fn name(&self) -> &'static str {
         match (self.ports, self.real_time) {
+            (PodPorts::Offload, false) if self.rps => "palisade-offload-rps",
             (PodPorts::Veth, false) => "palisade",
             (PodPorts::Tap, false) => "palisade-tap",
             (PodPorts::Offload, false) => "palisade-offload",
@@ -84,8 +94,7 @@ impl System for Palisade {
             ),
             ..SwitchSpec::of(PROGRAM)
         };
-        if self.ports == PodPorts::Offload {
-            // The kernel forwards as for its other systems: on the system's core.
+        if self.rps {
             rig.enable_rps()?;
         }
         let (lab, node) = rig.lab_and_node();

@@ -181,23 +181,24 @@ impl TcpFlow {
         }
     }
 
-    /// Takes over the numbers of the segments that the kernel has forwarded.
+    /// Takes over the numbers of the segments that the kernel has forwarded. They are not compared with those from before, which
+    /// may be more than half of the sequence space behind.
     pub(crate) fn follow(&mut self, numbers: [Numbers; 2]) {
-        let raise = |number: &mut u32, to: u32| {
-            if after(to, *number) {
-                *number = to;
-            }
-        };
-        for (sender, forwarded) in numbers.into_iter().enumerate() {
-            let [initiator, responder] = &mut self.sides;
-            let (side, peer) = if sender == 0 { (initiator, responder) } else { (responder, initiator) };
-            raise(&mut side.end, forwarded.end);
-            raise(&mut side.acknowledged, forwarded.acknowledged);
+        for (side, forwarded) in self.sides.iter_mut().zip(numbers) {
             let largest = u32::from(u16::MAX) << side.scale;
+            side.end = forwarded.end;
+            side.acknowledged = forwarded.acknowledged;
             side.max_window = side.max_window.max(forwarded.max_window.min(largest));
+        }
+        for sender in [0, 1] {
+            let TcpSide { acknowledged, max_window, .. } = self.sides[1 - sender];
+            let side = &mut self.sides[sender];
             // The kernel's number of a segment may be lost, but not that of all acknowledgements.
-            raise(&mut peer.end, side.acknowledged);
-            raise(&mut peer.max_end, side.acknowledged.wrapping_add(side.max_window));
+            if after(acknowledged, side.end) {
+                side.end = acknowledged;
+            }
+            let allowed = acknowledged.wrapping_add(max_window);
+            side.max_end = if after(side.end, allowed) { side.end } else { allowed };
         }
     }
 

@@ -1,3 +1,5 @@
+mod program;
+
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
 

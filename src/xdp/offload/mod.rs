@@ -6,6 +6,8 @@
 pub mod layout;
 mod program;
 
+#[cfg(test)]
+pub(crate) use program::load_program_of_pod;
 pub use program::{OffloadProgram, Placement};
 
 use std::fs;

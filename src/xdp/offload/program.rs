@@ -2,13 +2,14 @@
 //!
 //! Pinned BPF links hold them (tcx, Linux 6.6), which the next start gives its own programs.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::libbpf_sys::{BPF_TCX_EGRESS, BPF_TCX_INGRESS};
-use libbpf_rs::{ObjectBuilder, OpenObject};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use super::OffloadMaps;
 use crate::ids::PortId;
@@ -151,19 +152,34 @@ fn load(maps: &OffloadMaps, at: Placement) -> libbpf_rs::Result<Vec<(OwnedFd, u3
     let main = if at.upcall_index.is_some() { POD } else { WIRE };
     let upcalls = UPCALLS.into_iter().filter_map(|(name, hook)| Some((name, at.upcall_index?, hook)));
     let wanted: Vec<_> = upcalls.chain([(main, at.index, BPF_TCX_INGRESS)]).collect();
-    let mut open = ObjectBuilder::default().open_memory(OFFLOAD_OBJECT)?;
-    maps.share_with(&mut open, at)?;
-    for mut program in open.progs_mut() {
-        let is_wanted = wanted.iter().any(|(name, ..)| program.name() == *name);
-        program.set_autoload(is_wanted);
-    }
-    let loaded = open.load()?;
+    let loaded = load_object(maps, at, |name| wanted.iter().any(|(wanted, ..)| name == *wanted))?;
     let program = |(name, index, hook): (&str, u32, u32)| {
         let found = loaded.progs().find(|program| program.name() == name);
         let found = found.ok_or_else(|| io::Error::other(format!("the object lacks the program {name}")))?;
         Ok((found.as_fd().try_clone_to_owned()?, index, hook))
     };
     wanted.into_iter().map(program).collect()
+}
+
+/// Loads the object with the programs of these names.
+fn load_object(
+    maps: &OffloadMaps,
+    at: Placement,
+    is_wanted: impl Fn(&OsStr) -> bool,
+) -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default().open_memory(OFFLOAD_OBJECT)?;
+    maps.share_with(&mut open, at)?;
+    for mut program in open.progs_mut() {
+        let is_wanted = is_wanted(program.name());
+        program.set_autoload(is_wanted);
+    }
+    open.load()
+}
+
+/// Loads the program of a pod's port, for tests that run it on packets.
+#[cfg(test)]
+pub(crate) fn load_program_of_pod(maps: &OffloadMaps, at: Placement) -> libbpf_rs::Result<Object> {
+    load_object(maps, at, |name| name == POD)
 }
 
 impl OffloadMaps {

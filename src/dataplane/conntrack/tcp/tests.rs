@@ -451,8 +451,23 @@ fn numbers_of_the_kernel_that_are_late_are_those_of_the_acknowledgements() {
     numbers[0].end = late.flow.numbers()[0].end;
     late.flow.follow(numbers);
     assert_eq!(late.flow.numbers()[0].end, talk.next[0]);
-    // Numbers from before change nothing.
-    let flow = late.flow;
-    late.flow.follow(Talk::established().flow.numbers());
-    assert_eq!(late.flow, flow);
+}
+
+#[test]
+fn a_connection_that_the_kernel_has_carried_far_ends_by_its_numbers() {
+    for gibibytes in [1, 2, 3] {
+        let mut talk = Talk::established();
+        let mut numbers = talk.flow.numbers();
+        let bytes = gibibytes << 30;
+        (numbers[0].end, numbers[1].acknowledged) =
+            (talk.next[0].wrapping_add(bytes), talk.next[0].wrapping_add(bytes));
+        talk.next[0] = talk.next[0].wrapping_add(bytes);
+        talk.flow.follow(numbers);
+        for sender in [INITIATOR, RESPONDER] {
+            let reset = talk.next(RST, sender, 0);
+            assert_eq!(talk.hears(&reset, sender), (Outcome::Pass, Reset), "{gibibytes} GiB");
+            let fin = talk.next(FIN | ACK, sender, 0);
+            assert_eq!(talk.hears(&fin, sender), (Outcome::Pass, FinWait), "{gibibytes} GiB");
+        }
+    }
 }
