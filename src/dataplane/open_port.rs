@@ -66,7 +66,15 @@ impl Dataplane {
             PortKind::Pod | PortKind::Host | PortKind::Tap => None,
         };
         let maps = means.as_ref().ok().and_then(Option::as_ref).map(|means| (means.maps(), id));
-        let mut program = self.load(spec, &interface, count, maps)?;
+        let mut program = match self.load(spec, &interface, count, maps) {
+            // A kernel may refuse the program that knows records.
+            Err(error) if maps.is_some() => {
+                let program = self.load(spec, &interface, count, None)?;
+                means = Err(error.to_string());
+                program
+            }
+            loaded => loaded?,
+        };
         // The queues are opened before the program is attached. If they belong to another running switch,
         // opening fails and that switch's program stays.
         let opened: Result<Vec<PortQueue>, XdpError> = (0..count)

@@ -65,6 +65,9 @@ impl Offload {
             is_adopted[number as usize] = true;
             taken = taken.max(number + 1);
         }
+        for (number, record) in self.maps.records.iter().enumerate() {
+            self.skip_port_counts(number, record);
+        }
         self.taken.store(taken, Relaxed);
         self.free_gateways(taken);
         for number in (0..taken).filter(|number| !is_adopted[*number as usize]) {
@@ -93,13 +96,12 @@ impl Offload {
         }
         slot.store(number + 1, Relaxed);
         self.live.fetch_add(1, Relaxed);
-        self.skip_port_counts(number, record);
         true
     }
 
     /// The counts of ports begin with the process.
-    fn skip_port_counts(&self, number: u32, record: &Record) {
-        for (end, counted) in self.counted_by_ports[number as usize].iter().enumerate() {
+    fn skip_port_counts(&self, number: usize, record: &Record) {
+        for (end, counted) in self.counted_by_ports[number].iter().enumerate() {
             counts::catch_up(counted, record, end);
         }
     }
@@ -118,7 +120,14 @@ impl Offload {
         }
         for (number, held) in self.held.iter().enumerate() {
             if held.swap(false, SeqCst) {
-                self.maps.ports[number].epoch.store(self.epochs[number].load(Relaxed), SeqCst);
+                // A publication may change the epoch at the same time.
+                loop {
+                    let epoch = self.epochs[number].load(SeqCst);
+                    self.maps.ports[number].epoch.store(epoch, SeqCst);
+                    if self.epochs[number].load(SeqCst) == epoch {
+                        break;
+                    }
+                }
             }
         }
         fence(SeqCst);

@@ -1,4 +1,4 @@
-//! Thread that renews the lease of the program, and ends grace periods.
+//! Thread that renews the lease of the program, ends grace periods, and takes counts over.
 
 use std::io;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use crate::xdp::libbpf::wait::wait_for_programs;
 /// Pause between two renewals.
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// Time after which counts of the program are taken over, long before they begin again.
+const COUNT_PERIOD: Duration = Duration::from_secs(30);
+
 /// The thread. It ends with this, and the lease runs out.
 pub(crate) struct Keeper {
     /// Dropped to end the thread.
@@ -28,12 +31,17 @@ impl Keeper {
         let offload = offload.clone();
         let run = move || {
             let start = Instant::now();
+            let mut counted = start;
             loop {
                 offload.renew_lease(now_ns().saturating_add(lease.as_nanos() as u64));
                 if start.elapsed() > lease {
                     offload.release_held();
                 }
                 offload.end_grace_period(|| wait_for_programs().is_ok());
+                if counted.elapsed() > COUNT_PERIOD {
+                    offload.count_ports();
+                    counted = Instant::now();
+                }
                 if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }

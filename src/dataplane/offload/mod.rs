@@ -1,5 +1,5 @@
-//! Flow offload: records of flows that the kernel forwards between pods on veth pairs, while the workers decide on everything
-//! else.
+//! Flow offload: records of flows that the kernel forwards between pods on veth pairs, and between these and uplinks, while the
+//! workers decide on everything else.
 //!
 //! A worker that forwards a packet of an established flow between two offloaded ports takes a free record, fills it, and then
 //! names it in a bucket: from there on the program at the pod's interface finds it. The end of the flow takes it out of the
@@ -178,8 +178,8 @@ impl Offload {
         let words = self.port(port);
         let OffloadPort { epoch, own_mac } = values;
         let epoch = epoch.map_or(CLOSED, |epoch| epoch.0);
-        self.epochs[port.index()].store(epoch, Relaxed);
-        if !self.held[port.index()].load(Relaxed) {
+        self.epochs[port.index()].store(epoch, SeqCst);
+        if !self.held[port.index()].load(SeqCst) {
             let is_uplink = words.is_uplink().into();
             words.own_mac.store(PortWords::station_of(own_mac.0, is_uplink), Relaxed);
             words.epoch.store(epoch, SeqCst);
@@ -295,7 +295,7 @@ impl Offload {
     }
 
     /// Changes the numbers of a TCP connection, one of whose segments a worker forwards, from those that [`Offload::numbers`] has
-    /// returned. A number that the program changes at the same time may be lost, and is replaced by the next one.
+    /// returned. A number that the program has changed since stays: it is of a later segment.
     #[inline]
     pub(crate) fn set_numbers(&self, slot: u32, from: &[Numbers; 2], to: &[Numbers; 2]) {
         // A worker that records the flow at this time names the record first, and reads the numbers afterwards.
@@ -304,7 +304,7 @@ impl Offload {
         let record = &self.maps.records[number as usize];
         let set = |word: &AtomicU32, from: u32, to: u32| {
             if from != to {
-                word.store(to, Relaxed);
+                let _ = word.compare_exchange(from, to, Relaxed, Relaxed);
             }
         };
         for end in [0, 1] {

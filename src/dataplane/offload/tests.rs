@@ -243,6 +243,7 @@ fn records_of_the_process_before_are_taken_over_with_the_flows_that_the_table_st
     forward(found(&before, &flow(1)).unwrap(), 0, 3, 300);
     before.take(1);
     forward(found(&before, &flow(1)).unwrap(), 0, 2, 200);
+    forward(found(&before, &flow(0)).unwrap(), 0, 7, 700);
 
     let after = Offload::new(before.maps);
     // The table has the second and the third flow, in other slots, and the third ends with another flow's key.

@@ -180,6 +180,14 @@ impl Dataplane {
                 return Err(error.into());
             }
         };
+        let wire = match wire {
+            // The kernel has put packets together before the program sees them.
+            Ok(Some(wire)) if !mode.native => {
+                self.detach_wire(id, interface, wire)?;
+                Err("its XDP program is in generic mode".to_owned())
+            }
+            wire => wire,
+        };
         if !matches!(wire, Ok(Some(_))) {
             remove_leftovers(interface, pins)?;
         }

@@ -29,8 +29,6 @@ static long (*bpf_l4_csum_replace)(struct __sk_buff *frame, __u32 offset, __u64 
 // Offsets of the checksums in the headers of TCP and UDP.
 #define TCP_CHECKSUM 16
 #define UDP_CHECKSUM 6
-// Least distance, bytes, by which an acknowledgement may be behind the newest byte, as in the switch.
-#define ACKNOWLEDGED_LATE 66000
 // `PACKET_HOST` of linux/if_packet.h.
 #define TO_HOST 0
 // Address families of sys/socket.h.
@@ -165,29 +163,6 @@ INLINE struct port *next_port(const struct record *record, __u32 direction)
 	return bpf_map_lookup_elem(&ports, &key);
 }
 
-// Notes the numbers of a segment, by which the switch later judges a FIN or a reset. A segment whose numbers are in no window of its
-// connection may be anybody's (`TcpFlow::is_in_window` of the switch). Where two processors note packets of one direction at once,
-// the earlier one may stand until the next: so a number may be acknowledged that is not noted.
-INLINE void note_numbers(struct record *record, const struct packet *packet, __u32 direction)
-{
-	__u32 ours = record->sequence_ends[direction], theirs = record->sequence_ends[!direction];
-	__u32 acknowledged = record->acknowledged[direction];
-	__u32 log = record->windows[direction];
-	__u32 window = 1u << (log & 31), peer_window = 1u << (record->windows[!direction] & 31);
-	__u32 late = window > ACKNOWLEDGED_LATE ? window : ACKNOWLEDGED_LATE;
-
-	if (packet->sequence_end - (ours - peer_window) > 2 * peer_window)
-		return;
-	if (packet->acknowledgement - (theirs - late) > late + ACKNOWLEDGED_LATE)
-		return;
-	if ((__s32)(packet->sequence_end - ours) > 0)
-		record->sequence_ends[direction] = packet->sequence_end;
-	if ((__s32)(packet->acknowledgement - acknowledged) > 0)
-		record->acknowledged[direction] = packet->acknowledgement;
-	if (packet->window << (record->shifts >> 4 * direction & 0xf) > window)
-		record->windows[direction] = log + 1;
-}
-
 // Forwards a packet whose headers are rewritten, and counts it.
 INLINE int forward(struct __sk_buff *frame, struct record *record, const struct packet *packet, const struct port *to,
 		   __u32 direction)
@@ -196,8 +171,6 @@ INLINE int forward(struct __sk_buff *frame, struct record *record, const struct 
 	__sync_fetch_and_add(&record->bytes[direction], packet->ip_bytes);
 	if (frame->gso_segs > 1)
 		__sync_fetch_and_add(&record->segments[direction], frame->gso_segs - 1);
-	if (packet->protocol == TCP)
-		note_numbers(record, packet, direction);
 	if (client_of(record) && change_checksum(frame, record, packet, direction))
 		return TC_ACT_SHOT;
 	if (to->is_uplink)
@@ -252,6 +225,8 @@ int palisade_pod(struct __sk_buff *frame)
 	to = next_port(record, direction);
 	if (!to || !to->index)
 		return upcall();
+	if (packet.protocol == TCP)
+		note_numbers(record, &packet, direction);
 	rewrite(ethernet, l4->ports, record, &packet, to, direction);
 	return forward(frame, record, &packet, to, direction);
 }
@@ -320,8 +295,11 @@ int palisade_wire(struct __sk_buff *frame)
 	struct port *to;
 	__u32 key, direction, bytes;
 
-	if ((void *)(mark + 1) > data || mark->secret != (__u32)constants.seed[0])
+	if ((void *)(mark + 1) > data)
 		return TC_ACT_UNSPEC;
+	// Only the XDP program of the switch gives packets metadata here: this mark is that of a process before, with other maps.
+	if (mark->secret != (__u32)constants.seed[0] || frame->vlan_present)
+		return lose();
 	key = mark->record & ~(1u << DIRECTION_SHIFT);
 	direction = mark->record >> DIRECTION_SHIFT;
 	if (data + HEADERS_BYTES > end) {

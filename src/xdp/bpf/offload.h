@@ -8,8 +8,8 @@
 // option, no SYN, FIN or RST, a TTL to spare, room in the next MTU, and the Ethernet addresses of sender and switch. Everything
 // else is an upcall.
 //
-// The switch writes all maps, through a mapping, and never a record that a bucket names: see `src/xdp/offload`, which has
-// the same layout.
+// The switch writes all maps, through a mapping. Of a record that a bucket names it changes epochs and numbers alone; the programs
+// count there, and note numbers. `src/xdp/offload` has the same layout.
 
 #include <linux/bpf.h>
 
@@ -64,6 +64,9 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 #define RST 0x04
 #define ACK 0x10
 #define URG 0x20
+
+// Least distance, bytes, by which an acknowledgement may be behind the newest byte, as in the switch.
+#define ACKNOWLEDGED_LATE 66000
 
 #define WAYS 8
 #define PORTS_MAX 1024
@@ -465,4 +468,28 @@ INLINE __u32 find_record(const struct packet *packet, const struct port *from, _
 			return 0;
 	}
 	return (number | direction << DIRECTION_SHIFT) + 1;
+}
+
+// Notes the numbers of a segment, by which the switch later judges a FIN or a reset. A segment whose numbers are in no window of its
+// connection may be anybody's (`TcpFlow::is_in_window` of the switch). Where two processors note packets of one direction at once,
+// the earlier one may stand until the next: so a number may be acknowledged that is not noted.
+INLINE void note_numbers(struct record *record, const struct packet *packet, __u32 direction)
+{
+	__u32 ours = record->sequence_ends[direction], theirs = record->sequence_ends[!direction];
+	__u32 acknowledged = record->acknowledged[direction], by_peer = record->acknowledged[!direction];
+	__u32 log = record->windows[direction];
+	__u32 window = 1u << (log & 31), peer_window = 1u << (record->windows[!direction] & 31);
+	__u32 late = window > ACKNOWLEDGED_LATE ? window : ACKNOWLEDGED_LATE;
+	__u32 end_min = ours - peer_window, end_max = by_peer + peer_window + ACKNOWLEDGED_LATE;
+
+	if ((__s32)(packet->sequence_end - end_min) < 0 || (__s32)(packet->sequence_end - end_max) > 0)
+		return;
+	if (packet->acknowledgement - (theirs - late) > late + ACKNOWLEDGED_LATE)
+		return;
+	if ((__s32)(packet->sequence_end - ours) > 0)
+		record->sequence_ends[direction] = packet->sequence_end;
+	if ((__s32)(packet->acknowledgement - acknowledged) > 0)
+		record->acknowledged[direction] = packet->acknowledgement;
+	if (packet->window << (record->shifts >> 4 * direction & 0xf) > window)
+		record->windows[direction] = log + 1;
 }

@@ -470,9 +470,10 @@ static inline int mark_recorded(struct xdp_md *frame)
 	void *data = (void *)(long)frame->data, *end = (void *)(long)frame->data_end;
 	struct ethernet *ethernet = data;
 	struct packet packet = {};
+	struct record *record;
 	struct mark *mark;
 	struct port *from;
-	__u32 key = constants.port, found;
+	__u32 key = constants.port, found, direction;
 
 	from = bpf_map_lookup_elem(&ports, &key);
 	if (!from || !has_lease() || (void *)(ethernet + 1) > end || !same_mac(ethernet->destination, from->own_mac))
@@ -488,6 +489,12 @@ static inline int mark_recorded(struct xdp_md *frame)
 		return 0;
 	mark->secret = constants.seed[0];
 	mark->record = found - 1;
+	// A reset comes up before the tc program has what the kernel puts together, so the numbers are noted here.
+	key = (found - 1) & ~(1u << DIRECTION_SHIFT);
+	direction = (found - 1) >> DIRECTION_SHIFT;
+	record = packet.protocol == TCP ? bpf_map_lookup_elem(&records, &key) : 0;
+	if (record)
+		note_numbers(record, &packet, direction);
 	return 1;
 }
 

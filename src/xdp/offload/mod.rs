@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
-use libbpf_rs::{MapCore, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use self::layout::{
     Bucket, Counted, GATEWAYS, Gateway, LAYOUT, Lease, PortWords, Record, SERVICE_EPOCHS, Seed, ServiceWords,
@@ -94,7 +94,11 @@ impl OffloadMaps {
         {
             return Ok(maps);
         }
-        pins.into_iter().for_each(MapPins::remove);
+        if let Some(pins) = pins {
+            // The XDP program of an uplink goes on by the former maps until another one takes its place.
+            end_lease(&pins.path("leases"));
+            pins.remove();
+        }
         let made = OffloadMaps::of_kernel(flows, |name, count, bytes| {
             let mut map = create(name, count, bytes)?;
             match pins {
@@ -148,6 +152,19 @@ impl OffloadMaps {
     /// The map of this name.
     pub(super) fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.maps.iter().find(|(known, _)| *known == name).map(|(_, map)| map.as_fd())
+    }
+}
+
+/// Ends the lease of maps of another layout, if there are any: of each the lease is the first word.
+fn end_lease(pin: &Path) {
+    let key = 0_u32.to_ne_bytes();
+    if let Ok(leases) = MapHandle::from_pinned_path(pin)
+        && let Ok(Some(mut lease)) = leases.lookup(&key, MapFlags::ANY)
+        && let Some(until) = lease.get_mut(..8)
+    {
+        until.fill(0);
+        // Without it packets of that process are lost at most.
+        let _ = leases.update(&key, &lease, MapFlags::ANY);
     }
 }
 

@@ -315,6 +315,33 @@ fn flows_by_an_uplink_follow_another_mtu_and_another_neighbour() {
 }
 
 #[test]
+fn flows_by_an_uplink_follow_another_gateway() {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = open_rig();
+    let [one, two] = &cluster.nodes;
+    let mut connection = connect(one, two);
+    talk(&mut connection);
+    let pair = pair_of(&cluster, 0);
+    let [former, next] = [super::node_address(2)[0].to_string(), "192.0.2.22".to_owned()];
+    two.own.run(&format!("ip address add {next}/24 dev up0"));
+    let file = one.socket().with_file_name("palisade.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let [from, to] = [&former, &next].map(|hop| format!("next_hop = \"{hop}\""));
+    assert!(text.contains(&from), "{text}");
+    std::fs::write(&file, text.replace(&from, &to)).unwrap();
+    let generation = one.client().status().unwrap().generation;
+    one.client().reload().unwrap();
+    eventually("the route has changed", || one.client().status().unwrap().generation > generation);
+    // Nobody is at the former one.
+    one.own.run(&format!("ip neigh replace {former} lladdr 02:00:00:00:00:99 dev up0 nud permanent"));
+    open_flow(&pair);
+    talk(&mut connection);
+    let before = upcalls(one);
+    (0..100).for_each(|_| exchange(&pair));
+    assert!(upcalls(one) - before < 20);
+}
+
+#[test]
 fn flows_by_an_uplink_outlive_the_switch_and_nothing_new_passes_meanwhile() {
     const EXCHANGES: usize = 1000;
     let Some(_isolated) = isolated() else { return };

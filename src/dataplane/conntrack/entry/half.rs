@@ -137,6 +137,11 @@ impl Half {
         self.tcp_or_address[ACKNOWLEDGED].store(side.acknowledged, Relaxed);
     }
 
+    /// Forgets the window of a side. Its sequence numbers have no meaning without one.
+    pub(super) fn forget_window(&self) {
+        store_changed(&self.tcp_or_address[MAX_WINDOW], self.tcp_or_address[MAX_WINDOW].load(Relaxed), 0);
+    }
+
     /// Stores the fields that differ.
     #[inline]
     pub(super) fn store_tcp_changes(&self, old: &TcpSide, new: &TcpSide) {

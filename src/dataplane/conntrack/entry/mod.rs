@@ -283,6 +283,12 @@ impl Entry {
         half.add_count(&ForwardCount { last_seen_ms, ..count });
     }
 
+    /// Forgets the windows of a connection whose numbers its record has from now on. If the record is lost, at a restart, the
+    /// connection is as one that was picked up.
+    pub(crate) fn forget_windows(&self) {
+        self.halves.iter().for_each(Half::forget_window);
+    }
+
     /// Packets and bytes that initiator and responder have sent.
     pub(crate) fn counts(&self) -> [(u64, u64); 2] {
         self.sides().map(Half::counts)

@@ -247,3 +247,38 @@ fn the_program_forwards_what_it_should_and_leaves_the_numbers_of_conntrack() {
         })
         .unwrap();
 }
+
+#[test]
+fn a_sender_that_guesses_once_does_not_lead_the_numbers_away() {
+    let Some(rig) = Rig::new() else { return };
+    let mut connection = Connection::open(&rig, 5000, [false; 2], [1000, 9000]);
+    let step = Step {
+        by_client: true,
+        flags: Flags::ACK,
+        payload_bytes: 1000,
+        behind: [0; 2],
+        far: None,
+        window: 1000,
+        ttl: 9,
+    };
+    for by_client in [true, false] {
+        connection.say(&Step { by_client, ..step });
+    }
+    let end = |rig: &Rig| rig.offload.numbers(SLOT).unwrap()[0].end;
+    let first = end(&rig);
+    let mut segment = Segment {
+        flags: Flags(Flags::ACK),
+        sequence: first,
+        acknowledgement: connection.next[1],
+        window: 1000,
+        payload_bytes: 1400,
+        scale: None,
+    };
+    for _ in 0..1000 {
+        rig.run(0, &frame([MACS[0], OWN], connection.ends, 9, &segment));
+        segment.sequence = segment.sequence.wrapping_add(1400);
+    }
+    // The server's window, to the next power of two, and what an acknowledgement may be late.
+    let most = (1000_u32 << SCALE).next_power_of_two() + 66_000;
+    assert!(end(&rig).wrapping_sub(first) <= most, "{first} {}", end(&rig));
+}

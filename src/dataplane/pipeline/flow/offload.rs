@@ -50,29 +50,39 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
         return;
     }
     let (epochs, front) = evaluated;
+    if epochs.into_iter().flatten().any(|epoch| epoch > context.snapshot.generation) {
+        // The next hop and the front end of this snapshot may be former ones.
+        return;
+    }
     let is_compared = front.is_none_or(|front| front.epoch.is_some());
     if !is_compared && !offload.is_recorded(slot.number()) {
         return;
     }
     let is_tcp = packet.protocol == Protocol::TCP;
     let connection = entry.load_tcp();
-    if is_tcp && !connection.have_both_sent() {
-        return end(slot, context, offload);
+    let is_new = !offload.is_recorded(slot.number());
+    if is_tcp && is_new && !connection.have_both_sent() {
+        return;
     }
     let numbers = connection.numbers();
     let numbers = [true, false].map(|is_low| numbers[entry.sender(is_low) as usize]);
     let numbers = if is_tcp { numbers } else { Default::default() };
     let flow = OffloadedFlow { epochs, front, numbers, ..flow_of(packet, from_low, ports) };
-    let Some(gateway) = gateway_of(&flow, context, offload) else { return end(slot, context, offload) };
+    let Some(gateway) = gateway_of(&flow, context, offload) else {
+        // A packet of the wire may have come by any uplink: the way of the flow's own packets decides.
+        return if is_uplink(context, from) { () } else { end(slot, context, offload) };
+    };
     let flow = OffloadedFlow { gateway, ..flow };
     if offload.is_changed(slot.number(), &flow) {
         return end(slot, context, offload);
     }
     let still = || evaluation().is_some_and(|(_, now)| now == front);
-    let is_new = !offload.is_recorded(slot.number());
-    if offload.record(slot.number(), &flow, still) && is_new && is_tcp {
-        // Another worker may have changed numbers before it could see the record.
-        context.conntrack.note_numbers(slot, &connection, &entry.load_tcp());
+    if offload.record(slot.number(), &flow, still) && is_tcp {
+        if is_new {
+            // Another worker may have changed numbers before it could see the record.
+            context.conntrack.note_numbers(slot, &connection, &entry.load_tcp());
+        }
+        entry.forget_windows();
     }
 }
 
