@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::dataplane::engine::Dataplane;
 use crate::dataplane::fib::port::PortView;
@@ -19,6 +20,9 @@ use crate::netlink::{Interface, RouteSocket, VethPeer};
 use crate::tap::{TapDevice, TapSpec};
 use crate::xdp::offload::{OffloadMaps, OffloadProgram, Placement};
 use crate::xdp::{Mode, Pins, PortQueue, Program, XdpError, has_program_of_switch, remove_program_of_switch};
+
+/// Longest time for which the kernel keeps packets to put them together (GRO), where nobody has set more.
+const COALESCED: Duration = Duration::from_millis(20);
 
 /// Parts of the dataplane that an offloaded port needs.
 pub(super) struct Means<'a> {
@@ -256,11 +260,12 @@ fn attach_wire(id: PortId, interface: &Interface, means: &Means<'_>) -> Result<O
 /// Removes what an earlier run with flow offload has left at an interface that has an XDP program now.
 fn remove_leftovers(interface: &Interface, pins: Option<&Pins>) -> Result<(), PortError> {
     let Some(pins) = pins else { return Ok(()) };
-    if OffloadProgram::remove_from(interface.index, pins)? {
-        let kernel = RouteSocket::open()?;
-        if let Ok(upcalls) = Interface::find(&upcall_device(interface.index)) {
-            kernel.remove_link_with_index(upcalls.index)?;
-        }
+    let upcalls = Interface::find(&upcall_device(interface.index)).ok();
+    let pause = if upcalls.is_some() { Duration::ZERO } else { COALESCED };
+    if OffloadProgram::remove_from(interface.index, pins, pause)?
+        && let Some(upcalls) = upcalls
+    {
+        RouteSocket::open()?.remove_link_with_index(upcalls.index)?;
     }
     Ok(())
 }

@@ -384,6 +384,9 @@ INLINE struct transport *read_packet(void *data, void *end, __u32 frame_bytes, _
 		struct ipv4 *ip = (void *)(ethernet + 1);
 
 		packet->ip_bytes = NETWORK(ip->bytes);
+		// The field has no room for what the kernel has put together (BIG TCP, `gro_ipv4_max_size`).
+		if (!packet->ip_bytes && gso_size)
+			packet->ip_bytes = frame_bytes - ETHERNET_BYTES;
 		if (ip->version_and_length != 0x45 || ip->fragment & FRAGMENT || ip->ttl <= 1 || packet->ip_bytes < IPV4_BYTES)
 			return 0;
 		packet->family = IPV4;

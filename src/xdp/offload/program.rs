@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{BPF_TCX_EGRESS, BPF_TCX_INGRESS};
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
@@ -77,10 +79,12 @@ impl OffloadProgram {
         Ok(OffloadProgram { interface, upcalls })
     }
 
-    /// Detaches the program of an earlier start from an interface. Returns whether there was one.
-    pub fn remove_from(index: u32, pins: &Pins) -> Result<bool, XdpError> {
+    /// Detaches the program of an earlier start from an interface, if there is one, after a pause: to the program of an uplink the
+    /// kernel may still lead packets that it puts together. Returns whether there was one.
+    pub fn remove_from(index: u32, pins: &Pins, pause: Duration) -> Result<bool, XdpError> {
         let pin = pins.ingress_path(index);
         let Ok(link) = Link::open(&pin) else { return Ok(false) };
+        thread::sleep(pause);
         let detached = if link.info().is_ok_and(|(of, _)| of == index) { link.detach() } else { Ok(()) };
         let _ = fs::remove_file(&pin);
         detached

@@ -285,6 +285,29 @@ fn a_host_on_the_wire_that_guesses_numbers_ends_no_connection() {
 }
 
 #[test]
+fn a_connection_that_is_reset_behind_its_data_ends_its_flow_on_both_nodes() {
+    let Some(_isolated) = isolated() else { return };
+    let cluster = open_rig();
+    let [one, two] = &cluster.nodes;
+    for bytes in [1, 100, 3000, 60_000, 300_000] {
+        let mut connection = connect(one, two);
+        (0..10).for_each(|_| talk(&mut connection));
+        let [mut client, _server] = connection;
+        let port = client.local_addr().unwrap().port();
+        client.set_nonblocking(true).unwrap();
+        let _ = client.write(&vec![7; bytes]);
+        rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
+        drop(client);
+        for node in [one, two] {
+            eventually(&format!("the flow is reset behind {bytes} bytes"), || {
+                let flow = flows(node, Protocol::TCP).into_iter().find(|flow| flow.key.src_port == port);
+                flow.is_none_or(|flow| flow.state == "reset" && !flow.offloaded)
+            });
+        }
+    }
+}
+
+#[test]
 fn flows_by_an_uplink_follow_another_mtu_and_another_neighbour() {
     let Some(_isolated) = isolated() else { return };
     let cluster = open_rig();
