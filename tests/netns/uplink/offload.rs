@@ -289,6 +289,13 @@ fn a_connection_that_is_reset_behind_its_data_ends_its_flow_on_both_nodes() {
     let Some(_isolated) = isolated() else { return };
     let cluster = open_rig();
     let [one, two] = &cluster.nodes;
+    // The kernel keeps packets for a while to put them together, and a reset comes up before them.
+    for node in [one, two] {
+        let settings = "mount -t sysfs sys /sys && cd /sys/class/net/up0 && echo 2 > napi_defer_hard_irqs && \
+                        echo 20000000 > gro_flush_timeout";
+        let set = node.own.command("unshare -m sh -c").arg(settings).output().unwrap();
+        assert!(set.status.success(), "{set:?}");
+    }
     for bytes in [1, 100, 3000, 60_000, 300_000] {
         let mut connection = connect(one, two);
         (0..10).for_each(|_| talk(&mut connection));
