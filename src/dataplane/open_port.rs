@@ -65,16 +65,7 @@ impl Dataplane {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host | PortKind::Tap => None,
         };
-        let maps = means.as_ref().ok().and_then(Option::as_ref).map(|means| (means.maps(), id));
-        let mut program = match self.load(spec, &interface, count, maps) {
-            // A kernel may refuse the program that knows records.
-            Err(error) if maps.is_some() => {
-                let program = self.load(spec, &interface, count, None)?;
-                means = Err(error.to_string());
-                program
-            }
-            loaded => loaded?,
-        };
+        let (mut program, means) = self.load_with_records(id, spec, &interface, count, means)?;
         // The queues are opened before the program is attached. If they belong to another running switch,
         // opening fails and that switch's program stays.
         let opened: Result<Vec<PortQueue>, XdpError> = (0..count)

@@ -32,7 +32,7 @@ pub(super) struct Means<'a> {
 
 impl Means<'_> {
     /// Maps of the programs.
-    pub(super) fn maps(&self) -> &OffloadMaps {
+    fn maps(&self) -> &OffloadMaps {
         self.offload.maps()
     }
 }
@@ -161,6 +161,25 @@ impl Dataplane {
             },
         );
         Ok(report)
+    }
+
+    /// Loads the program of a port, which knows the records of offloaded flows if there are means. Without them, and with the
+    /// reason, where the kernel refuses that program.
+    pub(super) fn load_with_records<'a>(
+        &self,
+        id: PortId,
+        spec: &PortSpec,
+        interface: &Interface,
+        queues: u16,
+        means: Result<Option<Means<'a>>, String>,
+    ) -> Result<(Program, Result<Option<Means<'a>>, String>), PortError> {
+        let Ok(Some(found)) = &means else {
+            return Ok((self.load(spec, interface, queues, None)?, means));
+        };
+        match self.load(spec, interface, queues, Some((found.maps(), id))) {
+            Ok(program) => Ok((program, means)),
+            Err(error) => Ok((self.load(spec, interface, queues, None)?, Err(error.to_string()))),
+        }
     }
 
     /// Attaches the XDP program of a port, and to an uplink the program that forwards established flows: with the reason where that

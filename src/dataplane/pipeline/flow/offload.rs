@@ -70,7 +70,10 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
     let flow = OffloadedFlow { epochs, front, numbers, ..flow_of(packet, from_low, ports) };
     let Some(gateway) = gateway_of(&flow, context, offload) else {
         // A packet of the wire may have come by any uplink: the way of the flow's own packets decides.
-        return if is_uplink(context, from) { () } else { end(slot, context, offload) };
+        if !is_uplink(context, from) {
+            end(slot, context, offload);
+        }
+        return;
     };
     let flow = OffloadedFlow { gateway, ..flow };
     if offload.is_changed(slot.number(), &flow) {
