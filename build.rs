@@ -14,7 +14,7 @@ const SOURCES: &[&str] = &[
     "xdp/bpf/port",
     "xdp/bpf/uplink",
 ];
-/// What several of them include.
+/// Header that several of them include.
 const HEADER: &str = "src/xdp/bpf/offload.h";
 const HOW_TO_INSTALL: &str = "sudo apt-get install clang linux-libc-dev   (or `make setup`)";
 

@@ -77,9 +77,9 @@ impl Dataplane {
         if Interface::find(&spec.interface)?.index != interface.index {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
-        let (mode, wire) = self.attach_with_wire(id, &interface, &mut program, means)?;
-        let (wire, not_offloaded) = match wire {
-            Ok(wire) => (wire, None),
+        let (mode, forwarder) = self.attach_programs(id, &interface, &mut program, means)?;
+        let (uplink_program, not_offloaded) = match forwarder {
+            Ok(forwarder) => (forwarder, None),
             Err(reason) => {
                 (None, Some(format!("interface {}: its flows are not offloaded: {reason}", interface.name)))
             }
@@ -107,9 +107,14 @@ impl Dataplane {
         let not_linked = self.not_linked(&interface, &program);
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
         let attachment = PortAttachment::Program(program);
-        let offloaded = wire.is_some();
-        let mut open =
-            OpenPort { interface: interface.clone(), attachment, marker, wire, lacking: BTreeMap::new() };
+        let offloaded = uplink_program.is_some();
+        let mut open = OpenPort {
+            interface: interface.clone(),
+            attachment,
+            marker,
+            uplink_program,
+            lacking: BTreeMap::new(),
+        };
         self.set_services(&mut open);
         self.set_port_problem(id, open.problem());
         ports.insert(id, open);

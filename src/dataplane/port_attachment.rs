@@ -21,7 +21,7 @@ pub(super) struct OpenPort {
     /// Program that marks the node's sockets, of a host port, or the reason why there is none.
     pub(super) marker: Option<Result<NodeMarker, String>>,
     /// Program that forwards established flows, of an uplink.
-    pub(super) wire: Option<OffloadProgram>,
+    pub(super) uplink_program: Option<OffloadProgram>,
     /// Problems of an uplink's program, by the part that it lacks.
     pub(super) lacking: BTreeMap<Lacking, String>,
 }
@@ -113,7 +113,7 @@ impl OpenPort {
         let marker = self.marker.and_then(Result::ok).map_or(Ok(()), NodeMarker::detach);
         self.attachment.detach()?;
         // The program that leaves packets to it is gone.
-        self.wire.map_or(Ok(()), OffloadProgram::detach)?;
+        self.uplink_program.map_or(Ok(()), OffloadProgram::detach)?;
         Ok(marker?)
     }
 
@@ -123,7 +123,7 @@ impl OpenPort {
         // That program may leave packets to it.
         let is_left_to = self.attachment.program().is_some_and(Program::has_earlier);
         self.attachment.undo()?;
-        self.wire.filter(|_| !is_left_to).map_or(Ok(()), OffloadProgram::detach)?;
+        self.uplink_program.filter(|_| !is_left_to).map_or(Ok(()), OffloadProgram::detach)?;
         Ok(marker?)
     }
 }

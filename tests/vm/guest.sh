@@ -186,6 +186,18 @@ carries_offloaded() {
     esac
 }
 
+# Runs a check on a card of each driver.
+on_cards() {
+    network 02; pod; start "$(card 01)"
+    "$1" virtio-net; show_log
+    stop "$(card 01)"
+    if [ -n "$(card 07)" ]; then
+        network 08; pod; start "$(card 07)"
+        "$1" igb; show_log
+        stop "$(card 07)"
+    fi
+}
+
 show_log() {
     grep -v ' INFO ' /run/vm/log | sed 's/^/# /' | head -20
 }
@@ -195,25 +207,9 @@ mkdir /www
 yes palisade | head -c 300000 > /www/big
 echo "kernel $(uname -r)"
 
-network 02; pod; start "$(card 01)"
-carries virtio-net; show_log
-stop "$(card 01)"
-
-if [ -n "$(card 07)" ]; then
-    network 08; pod; start "$(card 07)"
-    carries igb; show_log
-    stop "$(card 07)"
-fi
-
+on_cards carries
 offload=kernel
-network 02; pod; start "$(card 01)"
-carries_offloaded virtio-net; show_log
-stop "$(card 01)"
-if [ -n "$(card 07)" ]; then
-    network 08; pod; start "$(card 07)"
-    carries_offloaded igb; show_log
-    stop "$(card 07)"
-fi
+on_cards carries_offloaded
 offload=off
 
 network 0a; pod

@@ -110,7 +110,7 @@ impl DataplaneApi for Dataplane {
         {
             return Ok(PortHealth::Changed(what.to_owned()));
         }
-        if open.wire.as_ref().is_some_and(|wire| !wire.holds()) {
+        if open.uplink_program.as_ref().is_some_and(|program| !program.holds()) {
             return Ok(PortHealth::Changed("its tc program was taken off".to_owned()));
         }
         let has_changed = open.has_changed_marker(self.pins.as_ref().ok());

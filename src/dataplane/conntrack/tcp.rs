@@ -29,7 +29,7 @@ use super::state::FlowState::{
     self, Established, FinWait, LastAck, Reset, SynReceived, SynSent, TimeWait, Unacknowledged,
 };
 use super::state::{Outcome, Side};
-use crate::dataplane::offload::Numbers;
+use crate::dataplane::offload::TcpNumbers;
 use crate::net::tcp::Flags;
 
 /// Sequence numbers and window of one side.
@@ -183,7 +183,7 @@ impl TcpFlow {
 
     /// Takes over the numbers of the segments that the kernel has forwarded. They are not compared with those from before, which
     /// may be more than half of the sequence space behind.
-    pub(crate) fn follow(&mut self, numbers: [Numbers; 2]) {
+    pub(crate) fn take_over(&mut self, numbers: [TcpNumbers; 2]) {
         for (side, forwarded) in self.sides.iter_mut().zip(numbers) {
             let largest = u32::from(u16::MAX) << side.scale;
             side.end = forwarded.end;
@@ -203,8 +203,8 @@ impl TcpFlow {
     }
 
     /// Numbers of both sides.
-    pub(crate) fn numbers(&self) -> [Numbers; 2] {
-        self.sides.map(|TcpSide { end, acknowledged, max_window, scale, .. }| Numbers {
+    pub(crate) fn numbers(&self) -> [TcpNumbers; 2] {
+        self.sides.map(|TcpSide { end, acknowledged, max_window, scale, .. }| TcpNumbers {
             end,
             acknowledged,
             max_window,
@@ -228,6 +228,10 @@ impl TcpFlow {
                 return Outcome::Invalid;
             }
             self.state = Reset;
+            return Outcome::Pass;
+        }
+        // No number is known of a connection whose record a restart has lost: its receiver judges.
+        if !ours.has_sent() && !peer.has_sent() {
             return Outcome::Pass;
         }
         // "If the RST bit is set and the sequence number exactly matches the next expected sequence number

@@ -146,7 +146,7 @@ impl ExternalPorts {
     ) -> Option<Choice> {
         let (first, count) = (u32::from(*range.start()), u32::from(range.end() - range.start()) + 1);
         let (worker, workers) = (worker as u32, workers as u32);
-        // Numbers of this worker: worker, worker + workers, ...
+        // TcpNumbers of this worker: worker, worker + workers, ...
         let numbers = count.saturating_sub(worker).div_ceil(workers);
         let shared = numbers - numbers / 4;
         let own = numbers - shared;

@@ -27,7 +27,7 @@ pub(crate) struct OffloadedFlow {
     /// Next hop behind an uplink.
     pub gateway: Gateway,
     /// TCP: numbers of the ends.
-    pub numbers: [Numbers; 2],
+    pub numbers: [TcpNumbers; 2],
 }
 
 /// Next hop of a flow.
@@ -51,7 +51,7 @@ impl Gateway {
 
 /// Numbers of one end of a TCP connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct TcpNumbers {
     /// One more than the highest sequence number that it sent.
     pub end: u32,
     /// Highest number that it acknowledged.
@@ -62,9 +62,9 @@ pub(crate) struct Numbers {
     pub scale: u8,
 }
 
-impl Numbers {
-    pub(super) fn of(record: &Record, end: usize) -> Numbers {
-        Numbers {
+impl TcpNumbers {
+    pub(super) fn of(record: &Record, end: usize) -> TcpNumbers {
+        TcpNumbers {
             end: record.sequence_ends[end].load(Relaxed),
             acknowledged: record.acknowledged[end].load(Relaxed),
             max_window: 1 << record.windows[end].load(Relaxed).min(30),

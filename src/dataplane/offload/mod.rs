@@ -31,7 +31,7 @@ mod tests;
 mod upcall_device;
 
 pub(crate) use counts::Forwarded;
-pub(crate) use flow::{Gateway, Numbers, OffloadedFlow, OffloadedFront};
+pub(crate) use flow::{Gateway, OffloadedFlow, OffloadedFront, TcpNumbers};
 pub(crate) use keeper::Keeper;
 pub(crate) use upcall_device::{remove_abandoned_devices, upcall_device};
 
@@ -289,15 +289,15 @@ impl Offload {
     /// Numbers of both ends of the TCP connection in a slot, with those of the segments that the kernel has forwarded. `None` if
     /// it has no record.
     #[inline]
-    pub(crate) fn numbers(&self, slot: u32) -> Option<[Numbers; 2]> {
+    pub(crate) fn numbers(&self, slot: u32) -> Option<[TcpNumbers; 2]> {
         let record = &self.maps.records[self.record_of(slot)? as usize];
-        record.head().is_tcp.then(|| [0, 1].map(|end| Numbers::of(record, end)))
+        record.head().is_tcp.then(|| [0, 1].map(|end| TcpNumbers::of(record, end)))
     }
 
     /// Changes the numbers of a TCP connection, one of whose segments a worker forwards, from those that [`Offload::numbers`] has
     /// returned. A number that the program has changed since stays: it is of a later segment.
     #[inline]
-    pub(crate) fn set_numbers(&self, slot: u32, from: &[Numbers; 2], to: &[Numbers; 2]) {
+    pub(crate) fn set_numbers(&self, slot: u32, from: &[TcpNumbers; 2], to: &[TcpNumbers; 2]) {
         // A worker that records the flow at this time names the record first, and reads the numbers afterwards.
         fence(SeqCst);
         let Some(number) = self.record_of(slot) else { return };

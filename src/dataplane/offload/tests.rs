@@ -319,7 +319,7 @@ fn counts_of_the_program_go_on_where_they_begin_again() {
 }
 
 fn connection() -> OffloadedFlow {
-    let numbers = |end, acknowledged| Numbers { end, acknowledged, max_window: 1 << 16, scale: 7 };
+    let numbers = |end, acknowledged| TcpNumbers { end, acknowledged, max_window: 1 << 16, scale: 7 };
     OffloadedFlow { protocol: Protocol::TCP, numbers: [numbers(100, 200), numbers(300, 400)], ..flow(0) }
 }
 
@@ -337,8 +337,8 @@ fn a_connection_has_the_numbers_of_its_record_while_it_has_one() {
     (after[0].acknowledged, after[1].max_window) = (250, 70_000);
     record.sequence_ends[1].store(350, Relaxed);
     offload.set_numbers(9, &before, &after);
-    of.numbers[0] = Numbers { end: 150, acknowledged: 250, ..of.numbers[0] };
-    of.numbers[1] = Numbers { end: 350, max_window: 1 << 17, ..of.numbers[1] };
+    of.numbers[0] = TcpNumbers { end: 150, acknowledged: 250, ..of.numbers[0] };
+    of.numbers[1] = TcpNumbers { end: 350, max_window: 1 << 17, ..of.numbers[1] };
     assert_eq!(offload.numbers(9), Some(of.numbers), "the program's number of the other end stays");
     assert!(!offload.is_changed(9, &connection()), "numbers are no other flow");
     offload.remove(9);
@@ -384,7 +384,7 @@ fn gateways_have_one_number_each_until_a_start_frees_those_that_no_record_has() 
         _ => None,
     };
     let mut numbers = std::collections::BTreeMap::new();
-    for number in 0..5000 {
+    for number in 0..40_000 {
         if let Some(given) = numbered(&before, number) {
             assert_eq!(numbers.insert(given, number), None, "two addresses have one number");
         }
@@ -400,8 +400,8 @@ fn gateways_have_one_number_each_until_a_start_frees_those_that_no_record_has() 
 
     let after = Offload::new(before.maps);
     after.adopt(|_| Some(9));
-    let filled = after.maps.gateways.iter().filter(|place| place.state.load(Relaxed) != 0);
+    let filled = after.maps.gateways.iter().filter(|slot| slot.state.load(Relaxed) != 0);
     assert_eq!(filled.count(), 1);
     assert_eq!(numbered(&after, *of), Some(*kept));
-    assert!(numbered(&after, 7000).is_some(), "there is room again");
+    assert!(numbered(&after, 70_000).is_some(), "there is room again");
 }

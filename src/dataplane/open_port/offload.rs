@@ -156,7 +156,7 @@ impl Dataplane {
                 interface: interface.clone(),
                 attachment,
                 marker: None,
-                wire: None,
+                uplink_program: None,
                 lacking: BTreeMap::new(),
             },
         );
@@ -184,7 +184,7 @@ impl Dataplane {
 
     /// Attaches the XDP program of a port, and to an uplink the program that forwards established flows: with the reason where that
     /// cannot be, and all packets stay the workers'.
-    pub(super) fn attach_with_wire(
+    pub(super) fn attach_programs(
         &self,
         id: PortId,
         interface: &Interface,
@@ -192,38 +192,44 @@ impl Dataplane {
         means: Result<Option<Means<'_>>, String>,
     ) -> Result<(Mode, Result<Option<OffloadProgram>, String>), PortError> {
         // The program that forwards packets comes before the one that leaves them to it.
-        let wire = means.and_then(|means| means.map(|means| attach_wire(id, interface, &means)).transpose());
+        let forwarder =
+            means.and_then(|means| means.map(|means| attach_to_uplink(id, interface, &means)).transpose());
         let pins = self.pins.as_ref().ok();
         let mode = match program.take(pins) {
             Ok(mode) => mode,
             Err(error) => {
-                if let Ok(Some(wire)) = wire {
-                    self.detach_wire(id, interface, wire)?;
+                if let Ok(Some(forwarder)) = forwarder {
+                    self.detach_from_uplink(id, interface, forwarder)?;
                 }
                 return Err(error.into());
             }
         };
-        let wire = match wire {
+        let forwarder = match forwarder {
             // The kernel has put packets together before the program sees them.
-            Ok(Some(wire)) if !mode.native => {
-                self.detach_wire(id, interface, wire)?;
+            Ok(Some(forwarder)) if !mode.native => {
+                self.detach_from_uplink(id, interface, forwarder)?;
                 Err("its XDP program is in generic mode".to_owned())
             }
-            wire => wire,
+            forwarder => forwarder,
         };
-        if !matches!(wire, Ok(Some(_))) {
+        if !matches!(forwarder, Ok(Some(_))) {
             remove_leftovers(interface, pins)?;
         }
-        Ok((mode, wire))
+        Ok((mode, forwarder))
     }
 
     /// Detaches the program of an uplink, unless the XDP program of an earlier run stays, which may leave packets to it.
-    fn detach_wire(&self, id: PortId, interface: &Interface, wire: OffloadProgram) -> Result<(), PortError> {
+    fn detach_from_uplink(
+        &self,
+        id: PortId,
+        interface: &Interface,
+        forwarder: OffloadProgram,
+    ) -> Result<(), PortError> {
         if let Some(offload) = &self.core.shared.offload {
             offload.close_port(id);
         }
         let is_left_to = has_program_of_switch(interface).unwrap_or(true);
-        Ok(if is_left_to { Ok(()) } else { wire.detach() }?)
+        Ok(if is_left_to { Ok(()) } else { forwarder.detach() }?)
     }
 
     /// Closes an interface by an XDP program, unless a port has it that needs none. That port may be opened meanwhile: it is
@@ -266,7 +272,7 @@ impl Dataplane {
     }
 }
 
-fn attach_wire(id: PortId, interface: &Interface, means: &Means<'_>) -> Result<OffloadProgram, String> {
+fn attach_to_uplink(id: PortId, interface: &Interface, means: &Means<'_>) -> Result<OffloadProgram, String> {
     let Means { offload, pins } = means;
     offload.open_port(id, interface.index, true);
     let at = Placement { port: id, index: interface.index, upcall_index: None };

@@ -74,7 +74,7 @@ impl Dataplane {
         let attachment = PortAttachment::Tap(device, namespace);
         ports.insert(
             id,
-            OpenPort { interface, attachment, marker: None, wire: None, lacking: BTreeMap::new() },
+            OpenPort { interface, attachment, marker: None, uplink_program: None, lacking: BTreeMap::new() },
         );
         Ok(report)
     }

@@ -56,7 +56,7 @@ pub struct OffloadCounters {
     pub flows: u64,
     /// Flows that were offloaded since the start, one that came back and went again twice.
     pub recorded: u64,
-    /// Times that a flow stayed with the workers for want of a place.
+    /// Times that a packet found no room for the record of its flow, or for its gateway: the flow stayed with the workers.
     pub refused: u64,
     /// Packets from uplinks that were dropped, because their flow had ended for another one since the kernel took them.
     #[serde(default)]

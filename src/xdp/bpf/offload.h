@@ -72,7 +72,7 @@ static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coars
 #define PORTS_MAX 1024
 // Those of the pages of Services, and one that does not change.
 #define SERVICE_EPOCHS 1025
-#define GATEWAYS 1024
+#define GATEWAYS 8192
 
 // One flow. Ends are in no order; the packets of a direction come from the end of its number. The client of a Service sends to
 // the front end in place of the other end, and hears from it. So does the outside of a masqueraded flow: its front end is that of

@@ -15,7 +15,7 @@ pub const SERVICE_EPOCHS: usize = 1025;
 /// The epoch that does not change: that of front ends that are no Services.
 pub const UNCHANGED: u16 = SERVICE_EPOCHS as u16 - 1;
 /// Gateways behind uplinks.
-pub const GATEWAYS: usize = 1024;
+pub const GATEWAYS: usize = 8192;
 
 /// `struct record`: one flow. The ends are in no order. A flow to a Service has a front end too, to which its client sends in
 /// place of the backend. So has a masqueraded one: to the node's address its other end sends in place of the pod.
@@ -81,7 +81,7 @@ pub struct PortWords {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Gateway {
-    /// For the switch: whether the place is taken.
+    /// For the switch: whether the slot is taken.
     pub state: AtomicU32,
     rest: AtomicU32,
     /// Its address, as those of the ends of a record.

@@ -111,6 +111,14 @@ fn talk([client, server]: &mut [TcpStream; 2]) {
     client.read_exact(&mut [0; 6]).unwrap();
 }
 
+/// A connection over IPv4, and a UDP flow of a family, which are offloaded.
+fn flows_between(cluster: &Cluster, family: usize) -> ([TcpStream; 2], [UdpSocket; 2]) {
+    let [one, two] = &cluster.nodes;
+    let mut connection = connect(one, two);
+    talk(&mut connection);
+    (connection, pair_of(cluster, family))
+}
+
 #[test]
 fn established_flows_cross_two_nodes_without_the_workers_and_every_packet_is_counted() {
     let Some(_isolated) = isolated() else { return };
@@ -158,10 +166,8 @@ fn established_flows_cross_two_nodes_without_the_workers_and_every_packet_is_cou
 fn a_change_of_policy_ends_flows_by_an_uplink_at_once() {
     let Some(_isolated) = isolated() else { return };
     let cluster = open_rig();
-    let [one, two] = &cluster.nodes;
-    let mut connection = connect(one, two);
-    talk(&mut connection);
-    let pair = pair_of(&cluster, 1);
+    let [_, two] = &cluster.nodes;
+    let (mut connection, pair) = flows_between(&cluster, 1);
     let before = two.client().status().unwrap().generation;
     cluster.write_policy(&policy("server", "server", "  policyTypes: [Ingress]\n"));
     eventually("the second node has the policy", || two.client().status().unwrap().generation > before);
@@ -319,9 +325,7 @@ fn flows_by_an_uplink_follow_another_mtu_and_another_neighbour() {
     let Some(_isolated) = isolated() else { return };
     let cluster = open_rig();
     let [one, two] = &cluster.nodes;
-    let mut connection = connect(one, two);
-    talk(&mut connection);
-    let pair = pair_of(&cluster, 0);
+    let (mut connection, pair) = flows_between(&cluster, 0);
     // The kernel sends to the address that its neighbour table has now.
     two.own.run("ip link set dev up0 address 02:00:00:00:00:77");
     for address in super::node_address(2) {
@@ -349,9 +353,7 @@ fn flows_by_an_uplink_follow_another_gateway() {
     let Some(_isolated) = isolated() else { return };
     let cluster = open_rig();
     let [one, two] = &cluster.nodes;
-    let mut connection = connect(one, two);
-    talk(&mut connection);
-    let pair = pair_of(&cluster, 0);
+    let (mut connection, pair) = flows_between(&cluster, 0);
     let [former, next] = [super::node_address(2)[0].to_string(), "192.0.2.22".to_owned()];
     two.own.run(&format!("ip address add {next}/24 dev up0"));
     let file = one.socket().with_file_name("palisade.toml");

@@ -27,7 +27,7 @@ impl Conntrack {
             let entry = self.entry(slot);
             let before = entry.load_tcp();
             let mut flow = before;
-            self.follow_offloaded(slot, &mut flow);
+            self.take_over_numbers(slot, &mut flow);
             entry.store_tcp(&before, &flow);
         }
         if let Some(forwarded) = offload.remove(slot.number()) {
@@ -37,11 +37,11 @@ impl Conntrack {
 
     /// Takes over the numbers of the segments that the kernel has forwarded into the connection of a slot.
     #[inline]
-    pub(crate) fn follow_offloaded(&self, slot: Slot, flow: &mut TcpFlow) {
+    pub(crate) fn take_over_numbers(&self, slot: Slot, flow: &mut TcpFlow) {
         if let Some(offload) = &self.offload
             && let Some(numbers) = offload.numbers(slot.number())
         {
-            flow.follow(self.swap_ends_and_sides(slot, numbers));
+            flow.take_over(self.ends_as_sides(slot, numbers));
         }
     }
 
@@ -49,14 +49,14 @@ impl Conntrack {
     #[inline]
     pub(crate) fn note_numbers(&self, slot: Slot, before: &TcpFlow, flow: &TcpFlow) {
         if let Some(offload) = &self.offload {
-            let [from, to] = [before, flow].map(|flow| self.swap_ends_and_sides(slot, flow.numbers()));
+            let [from, to] = [before, flow].map(|flow| self.ends_as_sides(slot, flow.numbers()));
             offload.set_numbers(slot.number(), &from, &to);
         }
     }
 
     /// Values of the lower and the higher end as those of initiator and responder, or the other way round.
     #[inline]
-    fn swap_ends_and_sides<T>(&self, slot: Slot, [one, other]: [T; 2]) -> [T; 2] {
+    fn ends_as_sides<T>(&self, slot: Slot, [one, other]: [T; 2]) -> [T; 2] {
         let is_same = self.entry(slot).sender(true) == Side::Initiator;
         if is_same { [one, other] } else { [other, one] }
     }

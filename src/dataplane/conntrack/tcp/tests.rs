@@ -413,7 +413,7 @@ fn forwarded_by_the_kernel(mut talk: Talk, payloads: &[(Side, u32)]) -> Talk {
     let mut kernel = talk.clone();
     payloads.iter().for_each(|(sender, bytes)| kernel.say(ACK, *sender, *bytes));
     talk.next = kernel.next;
-    talk.flow.follow(kernel.flow.numbers());
+    talk.flow.take_over(kernel.flow.numbers());
     talk
 }
 
@@ -449,7 +449,7 @@ fn numbers_of_the_kernel_that_are_late_are_those_of_the_acknowledgements() {
     let mut late = Talk::established();
     let mut numbers = talk.flow.numbers();
     numbers[0].end = late.flow.numbers()[0].end;
-    late.flow.follow(numbers);
+    late.flow.take_over(numbers);
     assert_eq!(late.flow.numbers()[0].end, talk.next[0]);
 }
 
@@ -462,7 +462,7 @@ fn a_connection_that_the_kernel_has_carried_far_ends_by_its_numbers() {
         (numbers[0].end, numbers[1].acknowledged) =
             (talk.next[0].wrapping_add(bytes), talk.next[0].wrapping_add(bytes));
         talk.next[0] = talk.next[0].wrapping_add(bytes);
-        talk.flow.follow(numbers);
+        talk.flow.take_over(numbers);
         for sender in [INITIATOR, RESPONDER] {
             let reset = talk.next(RST, sender, 0);
             assert_eq!(talk.hears(&reset, sender), (Outcome::Pass, Reset), "{gibibytes} GiB");
@@ -470,4 +470,19 @@ fn a_connection_that_the_kernel_has_carried_far_ends_by_its_numbers() {
             assert_eq!(talk.hears(&fin, sender), (Outcome::Pass, FinWait), "{gibibytes} GiB");
         }
     }
+}
+
+#[test]
+fn a_reset_passes_and_ends_nothing_where_a_restart_has_lost_the_numbers() {
+    let mut talk = forwarded_by_the_kernel(Talk::established(), &[(INITIATOR, 900), (RESPONDER, 500)]);
+    talk.flow.sides.iter_mut().for_each(|side| side.max_window = 0);
+    for sender in [INITIATOR, RESPONDER] {
+        assert_eq!(talk.hears(&talk.next(RST, sender, 0), sender), (Outcome::Pass, Established));
+    }
+    // The next segments tell them.
+    talk.say(ACK, INITIATOR, 10);
+    talk.say(ACK, RESPONDER, 10);
+    assert_eq!(talk.hears(&talk.next(RST, INITIATOR, 0), INITIATOR), (Outcome::Pass, Reset));
+    let far = Segment { sequence: talk.next[0].wrapping_add(1 << 30), ..talk.next(RST, INITIATOR, 0) };
+    assert_eq!(talk.hears(&far, INITIATOR), (Outcome::Invalid, Established));
 }

@@ -216,14 +216,14 @@ impl Connection<'_> {
             let end = segment.sequence.wrapping_add(segment.payload_bytes);
             self.next[from] = end;
         }
-        let numbers = |numbers: [Numbers; 2]| numbers.map(|of| (of.end, of.acknowledged));
+        let numbers = |numbers: [TcpNumbers; 2]| numbers.map(|of| (of.end, of.acknowledged));
         assert_eq!(numbers(self.rig.offload.numbers(SLOT).unwrap()), numbers(self.seen.numbers()));
     }
 
     /// Compares the verdicts on a segment that comes up.
     fn judge(&self, segment: &Segment, side: Side) {
         let mut followed = self.left;
-        followed.follow(self.rig.offload.numbers(SLOT).unwrap());
+        followed.take_over(self.rig.offload.numbers(SLOT).unwrap());
         let mut seen = self.seen;
         // The third segment is an acknowledgement like others to the program.
         followed.state = seen.state;

@@ -69,7 +69,7 @@ fn offload_flow_of(packet: &Packet, [from, out]: [PortId; 2], context: &Context<
     let numbers = if is_tcp { numbers } else { Default::default() };
     let flow = OffloadedFlow { epochs, front, numbers, ..flow_of(packet, from_low, ports) };
     let Some(gateway) = gateway_of(&flow, context, offload) else {
-        // A packet of the wire may have come by any uplink: the way of the flow's own packets decides.
+        // A packet from outside may have come by any uplink: the way of the flow's own packets decides.
         if !is_uplink(context, from) {
             end(slot, context, offload);
         }

@@ -62,8 +62,8 @@ fn update_tcp(
     let packet = &batch.packets[i];
     let before = entry.load_tcp();
     let mut after = before;
-    context.conntrack.follow_offloaded(slot, &mut after);
-    let followed = after;
+    context.conntrack.take_over_numbers(slot, &mut after);
+    let known = after;
     let segment = tcp_segment(packet, context.umem.data(&batch.frames[i]));
     let outcome = after.advance(&segment, entry.flow_word(flow.from_low).side(flow.from_low));
     let decides = (after.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
@@ -74,7 +74,7 @@ fn update_tcp(
     };
     if outcome == Outcome::Pass && verified == Checksum::Right {
         let is_another = entry.store_tcp(&before, &after);
-        context.conntrack.note_numbers(slot, &followed, &after);
+        context.conntrack.note_numbers(slot, &known, &after);
         if is_another {
             note_change(context, flow, slot, before.state, after.state);
         }
