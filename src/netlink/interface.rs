@@ -65,6 +65,17 @@ impl Interface {
         Interface::ask(request_for(index), &format!("number {index}"))
     }
 
+    /// Lists all interfaces. Their queues are not counted.
+    pub fn all() -> Result<Vec<Interface>, NetlinkError> {
+        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let links = RouteSocket::open()?.dump(request).context(|| "list interfaces".to_owned())?;
+        let interface = |link| match link {
+            RouteNetlinkMessage::NewLink(link) => Some(Interface::from(&link)),
+            _ => None,
+        };
+        Ok(links.into_iter().filter_map(interface).collect())
+    }
+
     /// Looks for the interface `name` in the network namespace of `socket`. Its queues are not counted.
     pub(crate) fn find_by(socket: &RouteSocket, name: &str) -> Result<Interface, NetlinkError> {
         let mut request = LinkMessage::default();

@@ -10,6 +10,7 @@ use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
 use crate::dataplane::{PortKind, check_link};
 use crate::limits::MTU_MAX;
+use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
 use crate::xdp::{XdpError, has_offload_program, has_program_of_switch};
 
@@ -23,7 +24,35 @@ pub(super) fn checks(config: &Config, running: Option<&[PortInfo]>) -> Vec<Check
         Some(namespace) => vec![tap_namespace(port, namespace)],
         None => of_interface(port, workers, running, config),
     };
-    config.ports.iter().flat_map(of_port).collect()
+    let mut checks: Vec<Check> = config.ports.iter().flat_map(of_port).collect();
+    checks.extend(forwarded(config));
+    checks
+}
+
+/// Says what becomes of packets for pods that come by interfaces that are no ports: the node forwards them to the host port.
+fn forwarded(config: &Config) -> Option<Check> {
+    let name = |port: &PortConfig| port.interface.clone().unwrap_or_else(|| port.name.clone());
+    let ports: Vec<Interface> =
+        config.ports.iter().filter_map(|port| Interface::find(&name(port)).ok()).collect();
+    let node_ends: Vec<u32> = ports
+        .iter()
+        .filter_map(|port| VethPeer::of(port).ok())
+        .filter(|end| end.namespace.is_none())
+        .map(|end| end.index)
+        .collect();
+    let is_port = |index: u32| ports.iter().any(|port| port.index == index) || node_ends.contains(&index);
+    let others: Vec<String> = Interface::all()
+        .ok()?
+        .into_iter()
+        .filter(|other| other.is_up && other.mac != Mac::default() && !is_port(other.index))
+        .map(|other| other.name)
+        .collect();
+    let has_host = config.ports.iter().any(|port| port.kind == PortKind::Host);
+    (has_host && !others.is_empty()).then(|| {
+        let what =
+            "no ports: what the node forwards from them to pods is judged at the host port, as from outside";
+        Check::ok("other interfaces", format!("{} are {what}", others.join(", ")))
+    })
 }
 
 fn tap_namespace(port: &PortConfig, namespace: &str) -> Check {

@@ -28,6 +28,8 @@ pub(super) struct Way {
     pub(super) origin: RouteOrigin,
     /// Other end of the tunnel that the packets take.
     pub(super) remote: Option<Address>,
+    /// Whether it leads to pods of another node.
+    pub(super) to_other_pods: bool,
 }
 
 /// Ways of the configured routes.
@@ -41,7 +43,10 @@ fn configured(desired: &DesiredState) -> impl Iterator<Item = (IpNet, Way)> {
         let next_hop = tunnel.map(|(_, next_hop)| next_hop).or(route.next_hop);
         let hop = Hop::Port(route.port, next_hop.map(pack));
         let remote = tunnel.map(|(remote, _)| remote);
-        (route.prefix.trunc(), Way { hop, origin: RouteOrigin::Configured, remote })
+        (
+            route.prefix.trunc(),
+            Way { hop, origin: RouteOrigin::Configured, remote, to_other_pods: route.node },
+        )
     })
 }
 
@@ -58,12 +63,13 @@ pub(in crate::dataplane) fn next_hops(desired: &DesiredState) -> BTreeSet<(PortI
 pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<IpNet, Way> {
     let mut prefixes: BTreeMap<IpNet, Way> = configured(desired).collect();
     // Packets of a pod to a node take the tunnel to its pods: nothing between the nodes has a route back.
-    let is_remote = |way: &Way| way.remote.map(|remote| (IpNet::from(unpack(remote)), *way));
+    let to_node = |way: &Way| Way { to_other_pods: false, ..*way };
+    let is_remote = |way: &Way| way.remote.map(|remote| (IpNet::from(unpack(remote)), to_node(way)));
     let remotes: BTreeMap<IpNet, Way> = prefixes.values().filter_map(is_remote).collect();
     for (prefix, way) in remotes {
         prefixes.entry(prefix).or_insert(way);
     }
-    let local = |hop, origin| Way { hop, origin, remote: None };
+    let local = |hop, origin| Way { hop, origin, remote: None, to_other_pods: false };
     // This replaces a route to the same prefix: a packet for a pod of this node must not leave the node.
     let nowhere = local(Hop::Nowhere, RouteOrigin::PodPrefix);
     prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), nowhere)));

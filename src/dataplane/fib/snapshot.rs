@@ -50,6 +50,8 @@ pub(crate) struct Snapshot {
     tunnels: Option<Arc<Tunnels>>,
     routes: RouteTable,
     hops: Vec<Hop>,
+    /// By number of the hop, whether it leads to pods of another node.
+    to_other_pods: Vec<bool>,
     /// Adjacencies by number of the hop.
     adjacencies: Vec<Adjacency>,
     ports: Vec<Option<PortView>>,
@@ -179,6 +181,7 @@ impl Snapshot {
             routes,
             adjacencies: ways.iter().map(|way| layout::adjacency(way, &ports)).collect(),
             hops: ways.iter().map(|way| way.hop).collect(),
+            to_other_pods: ways.iter().map(|way| way.to_other_pods).collect(),
             policy_epochs: vec![generation; ports.len()],
             has_policers: desired.pods.iter().any(|pod| !pod.bandwidth.is_unlimited()),
             ports,

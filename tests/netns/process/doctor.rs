@@ -126,6 +126,37 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
 }
 
 #[test]
+fn a_host_port_without_marks_is_found_and_interfaces_that_are_no_ports_are_named() {
+    let Some(_isolated) = isolated() else { return };
+    let scratch = Scratch::new("host-port");
+    let inside = |words: &str| {
+        assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    };
+    inside("link add pal type veth peer name pal-node");
+    inside("link add bridge type bridge");
+    for link in ["pal", "pal-node", "bridge"] {
+        inside(&format!("link set {link} up"));
+    }
+    let check = |interface: &str| {
+        let ports = format!(
+            "[[ports]]\nname = \"host\"\nkind = \"host\"\ninterface = \"{interface}\"\naddresses = [\"10.0.0.1\"]\n"
+        );
+        doctor(&[], &scratch.config(&ports)).1
+    };
+    let checks = check("pal");
+    assert_says(&checks, "ok", "interface pal", "the node's own packets are marked there");
+    let others = |checks: &[Value]| {
+        let check = checks.iter().find(|check| check["subject"] == "other interfaces").unwrap();
+        let (names, _) = check["what"].as_str().unwrap().split_once(" are no ports").unwrap();
+        names.split(", ").map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(others(&checks), ["bridge", "card", "wire"].map(str::to_owned).into());
+    let checks = check("bridge");
+    assert_says(&checks, "finding", "interface bridge", "policy applies to the node's own packets");
+    assert_eq!(others(&checks), ["card", "pal", "pal-node", "wire"].map(str::to_owned).into());
+}
+
+#[test]
 fn a_running_switch_is_recognized_and_the_remains_of_a_killed_one_are_found() {
     finds_remains(PodPorts::Veth);
 }

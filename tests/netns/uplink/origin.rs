@@ -440,7 +440,8 @@ fn frames_of_a_card_that_is_no_port_are_not_the_nodes_own() {
         let server = node.pods[CLOSED].udp(SocketAddr::new(closed, PORT));
         let [client, outsider, own] =
             [pod_address(2, CLIENT), node_address(1), node_address(2)].map(|addresses| addresses[family]);
-        let mut sources = vec![(client, "spoofed"), (outsider, "policy-ingress")];
+        let other_node = pod_address(1, 0)[family];
+        let mut sources = vec![(client, "spoofed"), (other_node, "spoofed"), (outsider, "policy-ingress")];
         if family == 1 {
             // The kernel itself drops its own address of IPv4 from a wire.
             sources.push((own, "policy-ingress"));

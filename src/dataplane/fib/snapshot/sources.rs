@@ -16,15 +16,26 @@ impl Snapshot {
         } else {
             // Behind ports without a pod there may be routers: any source address is allowed, except one that
             // is known to be elsewhere, and one of Services inside the cluster: the switch alone sends from that. The
-            // node is not behind an uplink.
+            // node is not behind an uplink, and what its kernel forwards may be from any card, but not from pods of other
+            // nodes, which come by an uplink.
             let is_own = |services: &ServiceFib| {
                 services.is_cluster_address(source)
                     || port.kind == PortKind::Uplink && services.is_node_address(source)
             };
+            let poses_as_pod = || port.kind == PortKind::Host && self.is_of_another_node(source, id);
             !address::is_group(source)
                 && !self.is_elsewhere(source, id)
+                && !poses_as_pod()
                 && !self.services().is_some_and(is_own)
         }
+    }
+
+    /// Whether an address is in a prefix of another node's pods, behind another port than this one.
+    fn is_of_another_node(&self, address: Address, port: PortId) -> bool {
+        let number = self.hop_number(address).map(|number| number as usize);
+        number.is_some_and(|number| {
+            self.to_other_pods[number] && matches!(self.hops[number], Hop::Port(out, _) if out != port)
+        })
     }
 
     /// Whether an address is the switch's own, in a prefix of this node's pods without a pod, or that of a
