@@ -6,6 +6,10 @@
 //! port that has fewer unassured flows than the port of the new flow; where all unassured flows of the two
 //! buckets are of such ports, the new flow is refused. So a port keeps its flows as long as others have more:
 //! a flood evicts its own flows or is refused, and takes no slot from anybody else.
+//!
+//! Many first packets of one batch may take all free slots of two buckets before an evicted one is free. While many wait
+//! to be free, the last two are for *small* ports: those with at most three quarters as many unassured flows as another
+//! one with a flow there. A small port takes any free slot, and evicts a flow of its own for these two alone.
 
 use super::super::state::QuotaClass;
 use super::layout::Conntrack;
@@ -14,67 +18,88 @@ use super::slot::Slot;
 use crate::dataplane::FlowEnd;
 use crate::ids::PortId;
 
-/// Outcome of an eviction for a new flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Eviction {
-    /// One flow was evicted.
-    Evicted,
-    /// All flows are assured.
-    NoVictim,
-    /// All flows that are not assured are of ports with fewer unassured flows.
-    Refused,
+/// Free slots of two buckets that flows of small ports alone take.
+const RESERVED_SLOTS: u32 = 2;
+
+/// Evicted slots that wait to be free from which on slots are reserved.
+const BURST: usize = 16;
+
+/// Unassured flows of a port that are not evicted where there are free slots beyond the reserved ones.
+const FEW: u32 = 4;
+
+/// Flow that an eviction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Victim {
+    /// Number of unassured flows of its port; more for a flow that has ended, and most for one past its timeout.
+    rank: u32,
+    idle_ms: u32,
+    slot: Slot,
 }
 
+/// Ranks of flows past their timeout, and of those that have ended.
+const IDLE: u32 = u32::MAX;
+const ENDED: u32 = IDLE - 1;
+
 impl Conntrack {
-    /// Evicts one flow of two buckets for a flow of `port`, from the first bucket if possible. Returns
-    /// whether the new flow may take a slot.
-    pub(super) fn evict_in_either(
+    /// Evicts a flow of two buckets, which have `free` slots, for a flow of `port`: one of the first bucket if possible, and
+    /// one of each if both have flows that have ended. Returns whether the new flow may take a slot.
+    pub(super) fn evict_for(
         &self,
         buckets: [usize; 2],
+        free: u32,
         port: PortId,
         now_ms: u32,
         by: &mut WorkerState,
     ) -> bool {
-        let mut is_refused = false;
-        for bucket in buckets {
-            match self.evict(bucket, port, now_ms, by) {
-                Eviction::Evicted => return true,
-                Eviction::Refused => is_refused = true,
-                Eviction::NoVictim => {}
-            }
-        }
-        !is_refused
+        let own = self.quotas.flows(port, QuotaClass::Unassured);
+        let [(first, most_in_first), (second, most_in_second)] =
+            buckets.map(|bucket| self.victim(bucket, now_ms));
+        let most = most_in_first.max(most_in_second);
+        let is_small = u64::from(own) * 4 <= u64::from(most) * 3;
+        let has_spare = free > RESERVED_SLOTS;
+        let least = if has_spare { FEW + 1 } else { 0 };
+        let takes_own = !is_small || !has_spare;
+        let is_larger = |rank: u32| rank > own || rank == own && takes_own;
+
+        let victims = [first, second];
+        let have_ended = victims.iter().all(|victim| victim.is_some_and(|victim| victim.rank >= ENDED));
+        let evicted = victims
+            .into_iter()
+            .flatten()
+            .filter(|victim| victim.rank >= least && is_larger(victim.rank))
+            .take(1 + usize::from(have_ended))
+            .map(|victim| self.end_victim(victim, by))
+            .count();
+        let is_refused = evicted == 0 && victims.iter().flatten().any(|victim| victim.rank >= least);
+        let is_reserved = !has_spare && by.retired.len() >= BURST && !have_ended;
+        is_small || free > 0 && !is_reserved && !is_refused
     }
 
-    /// Ends one flow of a bucket for a flow of `port`: one that is past its timeout, else one that has ended,
-    /// else an unassured one of the port that has most of them, of these the longest idle.
-    pub(super) fn evict(&self, bucket: usize, port: PortId, now_ms: u32, by: &mut WorkerState) -> Eviction {
-        let candidate = |slot: Slot| {
+    /// The flow of a bucket that is evicted first, and the largest number of unassured flows of a port that has flows there.
+    fn victim(&self, bucket: usize, now_ms: u32) -> (Option<Victim>, u32) {
+        let (mut victim, mut most) = (None, 0);
+        for slot in self.flow_slots(bucket) {
             // The kernel may have forwarded what makes the flow an assured one.
             self.count_offloaded(slot, now_ms);
             let entry = self.entry(slot);
-            let owner = entry.quota_owner()?;
-            let is_idle = self.is_idle(slot, now_ms);
-            let unassured = match owner.class {
-                _ if is_idle => u32::MAX,
-                QuotaClass::Ended => u32::MAX - 1,
-                QuotaClass::Unassured => self.quotas.flows(owner.port, QuotaClass::Unassured),
-                QuotaClass::Assured => return None,
+            let Some(owner) = entry.quota_owner() else { continue };
+            let unassured = self.quotas.flows(owner.port, QuotaClass::Unassured);
+            most = most.max(unassured);
+            let rank = match owner.class {
+                _ if self.is_idle(slot, now_ms) => IDLE,
+                QuotaClass::Ended => ENDED,
+                QuotaClass::Unassured => unassured,
+                QuotaClass::Assured => continue,
             };
-            Some((unassured, entry.idle_ms(now_ms), slot, is_idle))
-        };
-        let victim = self
-            .flow_slots(bucket)
-            .filter_map(candidate)
-            .max_by_key(|(unassured, idle_ms, ..)| (*unassured, *idle_ms));
-        let Some((unassured, _, slot, is_idle)) = victim else { return Eviction::NoVictim };
-        if unassured < self.quotas.flows(port, QuotaClass::Unassured) {
-            return Eviction::Refused;
+            victim = victim.max(Some(Victim { rank, idle_ms: entry.idle_ms(now_ms), slot }));
         }
+        (victim, most)
+    }
+
+    fn end_victim(&self, Victim { rank, slot, .. }: Victim, by: &mut WorkerState) {
         let ended = by.ended;
-        let reason = if is_idle { FlowEnd::Idle } else { FlowEnd::Evicted };
+        let reason = if rank == IDLE { FlowEnd::Idle } else { FlowEnd::Evicted };
         self.remove(slot, Some(reason), by);
-        by.evicted += if is_idle { 0 } else { by.ended - ended };
-        Eviction::Evicted
+        by.evicted += if rank == IDLE { 0 } else { by.ended - ended };
     }
 }

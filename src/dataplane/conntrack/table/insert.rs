@@ -43,7 +43,7 @@ impl Conntrack {
                 buckets.reverse();
             }
             let free = self.free_in(first).count_ones() + self.free_in(second).count_ones();
-            if free <= SPARE_SLOTS && !self.evict_in_either(buckets, flow.owner_port, now_ms, by) {
+            if free <= SPARE_SLOTS && !self.evict_for(buckets, free, flow.owner_port, now_ms, by) {
                 return InsertOutcome::Full;
             }
         }
@@ -51,7 +51,7 @@ impl Conntrack {
         let at = self.primary_slot(hash).position();
         let claimed = self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {
-            self.evict(other, flow.owner_port, now_ms, by);
+            self.evict_for(buckets, 0, flow.owner_port, now_ms, by);
             return InsertOutcome::Full;
         };
         if slot.bucket() == second {

@@ -22,7 +22,7 @@ pub(crate) struct WorkerState {
     pub(super) worker: usize,
     pub(super) workers: usize,
     /// Slots of removed flows, with the epoch of their removal.
-    retired: VecDeque<(u64, Slot)>,
+    pub(super) retired: VecDeque<(u64, Slot)>,
     /// The bucket that the worker sweeps next.
     pub(super) cursor: usize,
     /// Number of flows that this worker inserted.

@@ -4,7 +4,7 @@
 pub(in crate::dataplane::conntrack) const BUCKET_SLOTS: usize = 16;
 
 /// The number of a slot. Within one batch of a worker it always names the same flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot(pub(in crate::dataplane::conntrack) u32);
 
 impl Slot {

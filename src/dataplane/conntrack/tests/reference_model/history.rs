@@ -276,15 +276,15 @@ impl History {
         self.keys.iter().map(class).collect()
     }
 
-    /// Removes the flow that an insertion of a port has evicted from the model. Checks that it is not
-    /// assured, that its port has no fewer flows, and that the table was full.
+    /// Removes the flow that an insertion of a port has evicted from the model, or two that had ended. Checks that it is
+    /// not assured, that its port has no fewer flows, and that the table was full.
     fn note_evicted(&mut self, before: &[Option<QuotaClass>], port: u16, ended: u64, inserted: bool) {
         let taken = before.iter().flatten().count();
         assert!(inserted || taken >= SLOTS - 4, "refused with {taken} flows in {SLOTS} slots");
         if ended == 0 {
             return;
         }
-        assert!(ended == 1 && taken >= SLOTS - 4, "{ended} of {taken} evicted");
+        assert!(ended <= 2 && taken >= SLOTS - 4, "{ended} of {taken} evicted");
         let unassured = |of: u16| {
             let is_one = |(flow, class): (&Option<Flow>, &Option<QuotaClass>)| {
                 *class == Some(QuotaClass::Unassured) && flow.as_ref().is_some_and(|flow| flow.port == of)
@@ -294,21 +294,25 @@ impl History {
         let is_gone =
             |number: &usize| before[*number].is_some() && self.fixture.find(&self.keys[*number]).is_none();
         let victims: Vec<usize> = (0..self.keys.len()).filter(is_gone).collect();
-        let [victim] = victims[..] else { panic!("{victims:?} are gone, of which {ended} were evicted") };
-        let flow = self.flows[victim].as_ref().expect("a flow that the model has");
-        let is_idle = self.now_ms - flow.last_seen_ms > flow.timeout_ms();
-        let may_go = match before[victim] {
-            _ if is_idle => true,
-            Some(QuotaClass::Ended) => true,
-            Some(QuotaClass::Unassured) => {
-                // The counts may include the new flow already.
-                unassured(flow.port)
-                    >= unassured(port) - usize::from(inserted && flow.port != port).min(unassured(port))
-            }
-            _ => false,
-        };
-        assert!(may_go, "{flow:?} was evicted as {:?}", before[victim]);
-        self.flows[victim] = None;
+        assert_eq!(victims.len() as u64, ended, "{victims:?} are gone");
+        for victim in &victims {
+            let flow = self.flows[*victim].as_ref().expect("a flow that the model has");
+            let is_idle = self.now_ms - flow.last_seen_ms > flow.timeout_ms();
+            let may_go = match before[*victim] {
+                _ if is_idle => true,
+                Some(QuotaClass::Ended) => true,
+                Some(QuotaClass::Unassured) if ended == 1 => {
+                    // The counts may include the new flow already.
+                    unassured(flow.port)
+                        >= unassured(port) - usize::from(inserted && flow.port != port).min(unassured(port))
+                }
+                _ => false,
+            };
+            assert!(may_go, "{flow:?} was evicted as {:?}", before[*victim]);
+        }
+        for victim in victims {
+            self.flows[victim] = None;
+        }
     }
 
     /// Compares all flows, and the counts of each port.
