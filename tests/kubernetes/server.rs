@@ -8,7 +8,6 @@ mod written;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -89,7 +88,7 @@ impl State {
 pub(crate) struct ApiServer {
     pub(crate) address: SocketAddr,
     shared: Arc<(Mutex<State>, Condvar)>,
-    is_closed: Arc<AtomicBool>,
+    listener: Arc<TcpListener>,
 }
 
 impl ApiServer {
@@ -102,18 +101,15 @@ impl ApiServer {
         let address = listener.local_addr().unwrap();
         let shared: Arc<(Mutex<State>, Condvar)> = Arc::default();
         shared.0.lock().unwrap().version = 100;
-        let is_closed = Arc::new(AtomicBool::new(false));
-        let (of_thread, closed) = (shared.clone(), is_closed.clone());
+        let listener = Arc::new(listener);
+        let (of_thread, streams) = (shared.clone(), listener.clone());
         std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if closed.load(Ordering::Relaxed) {
-                    return;
-                }
+            for stream in streams.incoming().map_while(Result::ok) {
                 let shared = of_thread.clone();
                 std::thread::spawn(move || drop(serve(&stream, &shared)));
             }
         });
-        ApiServer { address, shared, is_closed }
+        ApiServer { address, shared, listener }
     }
 
     /// Text of a kubeconfig for this server.
@@ -223,9 +219,9 @@ impl ApiServer {
 
 impl Drop for ApiServer {
     fn drop(&mut self) {
-        self.is_closed.store(true, Ordering::Relaxed);
         self.cut();
-        let _ = TcpStream::connect(self.address);
+        // The thread that accepts connections ends with EINVAL.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
     }
 }
 

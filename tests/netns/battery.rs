@@ -91,7 +91,8 @@ fn battery(workers: u16, ports: PodPorts) {
     for pod in [&target, &friend, &stranger] {
         silence(pod);
     }
-    let wire = second_card();
+    // The node forwards by its other card.
+    let wire = PacketSocket::open("wire").unwrap();
     let attackers = [("friend", &friend, &stranger), ("stranger", &stranger, &friend)]
         .map(|(name, pod, other)| attacker(name, pod, other, &target));
     let services = [NODE_V4, NODE_V6].map(service);
@@ -175,25 +176,6 @@ fn battery(workers: u16, ports: PodPorts) {
     let kinds = attackers[0].kinds.len() + attackers.iter().map(|of| of.of_a_connection.len()).sum::<usize>();
     eprintln!("{kinds} kinds, {} of them let in without a policy", open / 2);
     assert!(kinds >= KINDS_MIN);
-}
-
-/// Has the node forward, by a card that is no port of the switch. Returns a capture at the other end of its cable.
-fn second_card() -> PacketSocket {
-    for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-        fs::write(format!("/proc/sys/net/{setting}"), "1").unwrap();
-    }
-    for line in [
-        "ip link add card type veth peer name wire",
-        "ip link set card up",
-        "ip link set wire up",
-        "ip neigh add 192.0.2.254 lladdr 02:00:00:00:00:aa dev card nud permanent",
-        "ip neigh add fe80::aa lladdr 02:00:00:00:00:aa dev card nud permanent",
-        "ip route add default via 192.0.2.254 dev card onlink",
-        "ip route add default via fe80::aa dev card",
-    ] {
-        run(line);
-    }
-    PacketSocket::open("wire").unwrap()
 }
 
 /// Number of frames of the battery that a capture has heard.

@@ -20,9 +20,14 @@ const ETHERNET: usize = 14;
 const OPTIONS: [u8; 8] = [148, 4, 0, 0, 94, 4, 5, 6];
 
 fn rig_of(taps: &[PortId]) -> Rig {
+    rig_with_uplink(MTU_MAX as u16, taps)
+}
+
+fn rig_with_uplink(mtu: u16, taps: &[PortId]) -> Rig {
     let settings =
         Settings { cores: vec![0], frames_per_worker: 16384, huge_pages: false, ..Settings::default() };
-    let mut rig = Rig::open_with_taps(&settings, &Setting::open(), MTU_MAX as u16, [1; PODS], taps);
+    let mtus = [MTU_MAX as u16, mtu];
+    let mut rig = Rig::open_with_uplink(&settings, &Setting::open(), mtus, [1; PODS], taps);
     // Ports get more frames to receive into once they have received many.
     for port in [A, B, UPLINK] {
         (0..40).for_each(|_| drop(rig.send_on(0, port, &vec![vec![0; 60]; 32])));
@@ -193,7 +198,25 @@ fn packets_that_no_router_may_fragment_are_reported() {
 }
 
 #[test]
-fn fragments_leave_by_an_uplink_with_its_tag_and_come_back() {
+fn each_fragment_leaves_by_an_uplink_with_its_tag() {
+    for taps in [&[][..], &[A]] {
+        let mut rig = rig_with_uplink(SMALL_MTU, taps);
+        for bytes in [581, 1153, 9000, 65_000] {
+            let spec = datagram(0, outside_address(1)[0], bytes);
+            let sent = fragmentable(&addressed(A, &spec).bytes());
+            let fragments = fragments_of(&mut rig, A, &sent, UPLINK);
+            assert!(fragments.len() > 1, "{bytes} bytes");
+            let headers = &forwarded(UPLINK, &spec)[..ETHERNET + 4];
+            assert!(fragments.iter().all(|fragment| fragment[..ETHERNET + 4] == *headers), "{bytes} bytes");
+            let seen = fragmentable(&forwarded(UPLINK, &spec));
+            assert!(joined(&fragments, SMALL_MTU) == seen, "{bytes} bytes");
+        }
+        rig.check();
+    }
+}
+
+#[test]
+fn datagrams_that_come_by_an_uplink_are_cut_for_their_pod() {
     let mut rig = rig_of(&[]);
     let outside = outside_address(1)[0];
     let spec = Spec { src: outside, dst: pod_address(2)[0], ..datagram(0, outside, 5000) };

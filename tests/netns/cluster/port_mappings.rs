@@ -33,9 +33,9 @@ fn wait_for_sockets(node: &Node, server: &impl Network) {
     eventually("sockets of the node have the port", || connects(&node.host, server, at));
 }
 
-fn everybody_reaches_a_pod_by_ports_of_its_node(ports: PodPorts) {
+fn everybody_reaches_a_pod_by_ports_of_its_node(ports: PodPorts, workers: usize) {
     let Some(_isolated) = isolated() else { return };
-    let cluster = Cluster::up(2, ports);
+    let cluster = Cluster::up_with(2, ports, super::rig::workers(workers));
     let web = cluster.pod_with(1, "web", &both());
     let (one, far) = (cluster.pod(1, "one"), cluster.pod(2, "far"));
     cluster.wait_for_pods();
@@ -81,12 +81,12 @@ fn everybody_reaches_a_pod_by_ports_of_its_node(ports: PodPorts) {
 
 #[test]
 fn everybody_reaches_a_pod_on_a_tap_by_ports_of_its_node() {
-    everybody_reaches_a_pod_by_ports_of_its_node(PodPorts::Tap);
+    everybody_reaches_a_pod_by_ports_of_its_node(PodPorts::Tap, 2);
 }
 
 #[test]
 fn everybody_reaches_a_pod_on_a_veth_pair_by_ports_of_its_node() {
-    everybody_reaches_a_pod_by_ports_of_its_node(PodPorts::Offload);
+    everybody_reaches_a_pod_by_ports_of_its_node(PodPorts::Offload, 1);
 }
 
 #[test]

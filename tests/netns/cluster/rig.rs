@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::exchange::PORT;
 use super::host::{Host, Network};
 use crate::api_server::ApiServer;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{PATIENCE, add_card, eventually};
 
 /// Directory of the IPAM plugins of Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
@@ -77,6 +77,11 @@ pub(crate) struct Cluster {
     pub(crate) api: ApiServer,
     pub(crate) router: Host,
     ports: PodPorts,
+}
+
+/// Edit of the configuration for so many workers, one or two.
+pub(crate) fn workers(number: usize) -> &'static [[&'static str; 2]] {
+    if number == 1 { &[] } else { &[["[services]", "[workers]\ncores = [0, 1]\n\n[services]"]] }
 }
 
 impl Cluster {
@@ -260,6 +265,7 @@ impl Node {
         for which in ["all", "default"] {
             host.set(&format!("net/ipv4/conf/{which}/rp_filter"), "1");
         }
+        add_card(|line| _ = host.run(line));
         let port = format!("node{number}");
         cable(&host, "eth0", router, &port);
         if number == FAR {

@@ -126,8 +126,7 @@ impl Paths {
 
 fn services_within_a_cluster(ports: PodPorts, workers: usize) {
     let Some(_isolated) = isolated() else { return };
-    let two = [["[services]", "[workers]\ncores = [0, 1]\n\n[services]"]];
-    let paths = Paths::of(Cluster::up_with(2, ports, if workers == 2 { &two } else { &[] }));
+    let paths = Paths::of(Cluster::up_with(2, ports, super::rig::workers(workers)));
     assert_eq!(paths.cluster.nodes[0].client().status().unwrap().cores.len(), workers);
     let [node, far_node] = &paths.cluster.nodes[..] else { panic!("two nodes") };
     let [client, _, far] = &paths.pods;
@@ -188,8 +187,13 @@ fn services_are_reached_without_kube_proxy_by_veth_pairs() {
 }
 
 #[test]
-fn services_are_reached_without_kube_proxy_by_two_workers() {
+fn services_are_reached_without_kube_proxy_by_taps_and_two_workers() {
     services_within_a_cluster(PodPorts::Tap, 2);
+}
+
+#[test]
+fn services_are_reached_without_kube_proxy_by_veth_pairs_and_two_workers() {
+    services_within_a_cluster(PodPorts::Offload, 2);
 }
 
 #[test]

@@ -40,6 +40,8 @@ fn a_node_gets_a_configuration_that_the_switch_takes_and_again_on_the_next_start
     in_namespace(|| {
         let scratch = Scratch::new("node");
         let node = [("NODE_NAME", "node-1.example"), ("NODE_ADDRESSES", "192.0.2.9,2001:db8::9")];
+        run("ip route delete default");
+        run("ip -6 route delete default");
         let refused = prepare(&scratch.0, &node);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("no default route"), "{said}");

@@ -2,6 +2,7 @@
 //! to another one.
 
 use std::ffi::CStr;
+use std::fs;
 use std::thread;
 
 use palisade::lab::require_root;
@@ -15,11 +16,21 @@ use super::namespace::run;
 const FILE_SYSTEMS: [(&CStr, &str); 4] =
     [(c"tmpfs", "/run"), (c"sysfs", "/sys"), (c"bpf", "/sys/fs/bpf"), (c"tmpfs", "/dev/shm")];
 
+/// Settings of a node that forwards, as nodes of Kubernetes do.
+const FORWARDING: [&str; 2] = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
+/// Routes of the node by its second card.
+const ROUTES: [&str; 4] = [
+    "ip neigh add 192.0.2.254 lladdr 02:00:00:00:00:aa dev card nud permanent",
+    "ip neigh add fe80::aa lladdr 02:00:00:00:00:aa dev card nud permanent",
+    "ip route add default via 192.0.2.254 dev card onlink",
+    "ip route add default via fe80::aa dev card",
+];
+
 /// Test in namespaces of its own. A test that panics prints the command that repeats it.
 pub(crate) struct Isolated(());
 
-/// Moves the calling thread, and the threads and processes that it starts, to namespaces of their own. `None` if the
-/// run leaves out tests that need root.
+/// Moves the calling thread, and the threads and processes that it starts, to namespaces of their own, of a node that
+/// forwards and has another card. `None` if the run leaves out tests that need root.
 pub(crate) fn isolated() -> Option<Isolated> {
     if !is_root() {
         return None;
@@ -32,7 +43,16 @@ pub(crate) fn isolated() -> Option<Isolated> {
             .unwrap_or_else(|error| panic!("mount {place}: {error}"));
     }
     run("ip link set lo up");
+    FORWARDING.into_iter().for_each(|setting| fs::write(format!("/proc/sys/net/{setting}"), "1").unwrap());
+    add_card(run);
+    ROUTES.into_iter().for_each(run);
     Some(Isolated(()))
+}
+
+/// Gives a node a card that is no port of the switch. The other end of its cable is `wire`.
+pub(crate) fn add_card(run: impl Fn(&str)) {
+    let lines = ["ip link add card type veth peer name wire", "ip link set card up", "ip link set wire up"];
+    lines.into_iter().for_each(run);
 }
 
 impl Drop for Isolated {

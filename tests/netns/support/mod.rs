@@ -17,7 +17,7 @@ use palisade::control::protocol::{CountersReport, FlowQuery};
 use palisade::dataplane::FlowInfo;
 use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
 
-pub(crate) use self::isolation::isolated;
+pub(crate) use self::isolation::{add_card, isolated};
 pub(crate) use self::verdict::{
     EGRESS, INGRESS, assert_allowed, assert_denied, assert_pings, assert_protocol_denied, assert_udp,
 };

@@ -23,8 +23,8 @@ use crate::support::{
 const FLOWS: usize = 1024;
 /// Pace of a flood, which leaves a core to the other pods.
 const FRAMES_PER_S: f64 = 15_000.0;
-/// Length of a frame: an SCTP INIT over IPv4 fits.
-const FRAME_BYTES: usize = 74;
+/// Length of a frame: an SCTP INIT over IPv4 fits, and a SYN over IPv6.
+const FRAME_BYTES: usize = 78;
 /// Fewest flows that a flood of SYNs evicts.
 const EVICTED_MIN: u64 = 1000;
 /// Fewest frames of a flood.
@@ -42,8 +42,9 @@ pub(super) struct Flood {
 }
 
 impl Flood {
-    fn syns(from: &Pod) -> Flood {
-        Flood { kind: Kind::Tcp(Flags::SYN), src: from.addresses()[0] }
+    /// SYNs of a family, 0 or 1.
+    fn syns(from: &Pod, family: usize) -> Flood {
+        Flood { kind: Kind::Tcp(Flags::SYN), src: from.addresses()[family] }
     }
 }
 
@@ -51,7 +52,7 @@ impl Flood {
 fn send(flood: Flood, from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
     let space = FlowSpace {
         src: flood.src.into(),
-        dst: to.addresses()[0].into(),
+        dst: to.addresses()[usize::from(flood.src.is_ipv6())].into(),
         src_ports: 1024..=u16::MAX,
         dst_ports: PORT..=PORT,
     };
@@ -83,10 +84,13 @@ pub(super) fn beside_a_flood(
 ) -> u64 {
     let (stop, start) = (AtomicBool::new(false), Instant::now());
     let flooder = &from.plan().host_interface;
+    let received = || rig.counters().ports[flooder].received;
+    let lost = || rig.counters().ports[flooder].lost.values().sum::<u64>();
+    let (received_before, lost_before) = (received(), lost());
     let sent = thread::scope(|scope| {
         let sender = scope.spawn(|| send(flood, from, to, &stop));
         let stop = StopWhenDropped(&stop);
-        while !work() || rig.counters().ports[flooder].received < FLOOD_FRAMES {
+        while !work() || received() < received_before + FLOOD_FRAMES {
             let is_possible = start.elapsed() < FLOOD_TIME_MAX && !sender.is_finished();
             assert!(is_possible, "the flood does not arrive: {:?}", rig.counters());
         }
@@ -94,8 +98,7 @@ pub(super) fn beside_a_flood(
         sender.join().unwrap()
     });
     eventually("every frame is received, or lost before the switch and counted", || {
-        let port = &rig.counters().ports[flooder];
-        port.received + port.lost.values().sum::<u64>() >= sent
+        received() + lost() >= received_before + lost_before + sent
     });
     sent
 }
@@ -118,10 +121,11 @@ fn deaf_rig(config: &str, ports: PodPorts, workers: u16) -> Rig {
 
 /// Takes from `db` the route to `flooder`.
 pub(super) fn deaf(rig: Rig) -> Rig {
-    let flooder = rig.pod("flooder").v4();
     let db = rig.pod("db");
-    let deaf = ["route", "add", "blackhole", &format!("{flooder}/32")].map(str::to_owned);
-    assert!(db.status(Command::new("ip").args(deaf)).unwrap().success());
+    for flooder in rig.pod("flooder").addresses() {
+        let deaf = ["route", "add", "blackhole", &flooder.to_string()].map(str::to_owned);
+        assert!(db.status(Command::new("ip").args(deaf)).unwrap().success());
+    }
     rig
 }
 
@@ -129,6 +133,18 @@ pub(super) fn deaf(rig: Rig) -> Rig {
 fn a_flood_fills_a_small_table_and_established_flows_stay() {
     let Some(_isolated) = isolated() else { return };
     fill_a_small_table(PodPorts::Veth, 1);
+}
+
+#[test]
+fn a_flood_fills_a_small_table_of_two_workers_and_established_flows_stay() {
+    let Some(_isolated) = isolated() else { return };
+    fill_a_small_table(PodPorts::Veth, 2);
+}
+
+#[test]
+fn a_flood_on_taps_fills_a_small_table_and_established_flows_stay() {
+    let Some(_isolated) = isolated() else { return };
+    fill_a_small_table(PodPorts::Tap, 1);
 }
 
 #[test]
@@ -145,12 +161,14 @@ fn fill_a_small_table(ports: PodPorts, workers: u16) {
     let mut talk = Connection::open(client, db);
     let _server = Server::start(client, &[PORT], Services::Tcp).unwrap();
     let evicted = || rig.counters().workers.values().map(|worker| worker.flows_evicted).sum::<u64>();
-    let mut words = 0;
-    beside_a_flood(&rig, Flood::syns(flooder), [flooder, db], || {
-        assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
-        words += 1;
-        words > 16 && evicted() >= EVICTED_MIN
-    });
+    for family in [0, 1] {
+        let (before, mut words) = (evicted(), 0);
+        beside_a_flood(&rig, Flood::syns(flooder, family), [flooder, db], || {
+            assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
+            words += 1;
+            words > 16 && evicted() >= before + EVICTED_MIN
+        });
+    }
     // The table stays full after the flood; a new connection evicts an unassured flow.
     let full = rig.flows(2 * FLOWS).len();
     assert!(full > FLOWS / 2, "{full} flows");
@@ -173,7 +191,7 @@ fn a_denied_flood_leaves_memory_log_and_the_packets_of_others_as_they_are() {
     assert_pings(db, client.v4().into());
     let resident_before = resident_bytes(rig.switch.pid());
     let lines = || rig.switch.log().unwrap().lines().filter(|line| line.contains("palisade::denied")).count();
-    beside_a_flood(&rig, Flood::syns(flooder), [flooder, db], || {
+    beside_a_flood(&rig, Flood::syns(flooder, 0), [flooder, db], || {
         let pings = ["-q", "-c", "20", "-i", "0.01", "-W", "10", &client.v4().to_string()].map(str::to_owned);
         let pings = db.output(Command::new("ping").args(pings)).unwrap();
         let pings = String::from_utf8(pings.stdout).unwrap();

@@ -14,7 +14,7 @@ use palisade::tap::{TapDevice, TapSpec};
 
 use crate::support::closed::{FirstPacket, ProgramCounts, assert_counted, drops};
 use crate::support::namespace::enter;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{PATIENCE, add_card, eventually};
 
 /// Network namespace that a sleeping process holds open.
 pub(crate) struct Namespace {
@@ -140,6 +140,8 @@ pub(crate) struct Node {
     pub(crate) keeps_flows: bool,
     /// 802.1Q identifier of the uplink's frames.
     pub(crate) uplink_vlan: Option<u16>,
+    /// Workers, one to a core.
+    pub(crate) workers: usize,
 }
 
 impl Node {
@@ -150,6 +152,7 @@ impl Node {
         // The kernel would forward a leaked frame to its destination.
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
+        add_card(|line| own.run(line));
         let config = format!(
             "on_stop = \"closed\"\npod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n"
         );
@@ -164,6 +167,7 @@ impl Node {
             has_agent: false,
             keeps_flows: false,
             uplink_vlan: None,
+            workers: 1,
         }
     }
 
@@ -228,13 +232,14 @@ impl Node {
         let vlan = self.uplink_vlan.map(|vlan| format!("vlan = {vlan}\n")).unwrap_or_default();
         let policy = if self.has_agent { "" } else { "[policy]\ndirectory = \"../policy\"\n" };
         let mut text = format!(
-            "{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
+            "{}[workers]\ncores = {:?}\nframes = 4096\nhuge_pages = false\n\
              [conntrack]\nflows = 4096\ndirectory = \"{}\"\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n{policy}\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n{vlan}\
              [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n\
              [[routes]]\nprefix = \"2001:db8:2::/64\"\nport = \"uplink\"\n",
             self.config,
+            (0..self.workers).collect::<Vec<_>>(),
             flows.display()
         );
         if !self.has_agent {

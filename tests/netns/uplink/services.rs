@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
+use palisade::lab::PodPorts;
 use palisade::net::flow::Protocol;
 
 use super::node::{Cluster, Namespace, node_address, pod_address};
@@ -47,8 +48,9 @@ fn manifests(has_service: bool) -> String {
 }
 
 /// A host without a switch, and a node with the Service.
-fn rig() -> Cluster {
-    let mut cluster = Cluster::up([&[], &["web"]], &manifests(true));
+fn rig(ports: PodPorts, workers: usize) -> Cluster {
+    let mut cluster = Cluster::with(ports, [&[], &["web"]], &manifests(true));
+    cluster.nodes[1].workers = workers;
     let host = &cluster.nodes[0].own;
     let [v4, v6] = node_address(2);
     for line in [
@@ -115,7 +117,17 @@ fn udp_answers(client: &UdpSocket, server: &UdpSocket, by: SocketAddr) -> bool {
 #[test]
 fn a_host_outside_reaches_services_under_policy_and_the_node_keeps_its_other_ports() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = rig();
+    reaches_services_under_policy(PodPorts::Veth, 1);
+}
+
+#[test]
+fn a_host_outside_reaches_services_of_a_tap_under_policy_by_two_workers() {
+    let Some(_isolated) = isolated() else { return };
+    reaches_services_under_policy(PodPorts::Tap, 2);
+}
+
+fn reaches_services_under_policy(ports: PodPorts, workers: usize) {
+    let cluster = rig(ports, workers);
     let [outside, node] = &cluster.nodes;
     let (host, web) = (&outside.own, &node.pods[0]);
     for family in [0, 1] {
@@ -160,7 +172,7 @@ fn a_host_outside_reaches_services_under_policy_and_the_node_keeps_its_other_por
 #[test]
 fn a_host_outside_reaches_each_address_of_a_service_from_one_port() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = rig();
+    let cluster = rig(PodPorts::Veth, 1);
     let [outside, node] = &cluster.nodes;
     let host = &outside.own;
     // The kernel takes a port anew as soon as the other end of the connection is another one.
@@ -178,7 +190,7 @@ fn a_host_outside_reaches_each_address_of_a_service_from_one_port() {
 #[test]
 fn a_service_that_goes_returns_its_ports_to_the_kernel() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = rig();
+    let cluster = rig(PodPorts::Veth, 1);
     let [outside, node] = &cluster.nodes;
     let (host, web) = (&outside.own, &node.pods[0]);
     for family in [0, 1] {
@@ -206,7 +218,7 @@ fn a_service_that_goes_returns_its_ports_to_the_kernel() {
 #[test]
 fn connections_from_outside_outlive_the_switch() {
     let Some(_isolated) = isolated() else { return };
-    let mut cluster = rig();
+    let mut cluster = rig(PodPorts::Veth, 1);
     let [outside, node] = &mut cluster.nodes;
     let host = &outside.own;
     let by: Vec<[SocketAddr; 2]> = [0, 1]
@@ -260,7 +272,7 @@ fn freeze(interface: &str, map: &str) {
 #[test]
 fn ports_that_an_uplink_cannot_take_are_a_problem_in_the_status() {
     let Some(_isolated) = isolated() else { return };
-    let cluster = rig();
+    let cluster = rig(PodPorts::Veth, 1);
     let node = &cluster.nodes[1];
     let problems = || node.client().status().unwrap().problems;
     assert!(problems().is_empty(), "{:?}", problems());

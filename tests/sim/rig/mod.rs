@@ -252,6 +252,17 @@ impl Rig {
         queues: [usize; PODS],
         taps: &[PortId],
     ) -> Rig {
+        Rig::open_with_uplink(settings, setting, [mtu, mtu], queues, taps)
+    }
+
+    /// Starts the same with an MTU of the uplink's own behind that of other ports.
+    pub(crate) fn open_with_uplink(
+        settings: &Settings,
+        setting: &Setting,
+        [mtu, uplink_mtu]: [u16; 2],
+        queues: [usize; PODS],
+        taps: &[PortId],
+    ) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();
@@ -264,7 +275,7 @@ impl Rig {
             };
             let mtu = if port == PODS - 1 { SMALL_MTU } else { mtu };
             let port = if kind == PortKind::Uplink {
-                sim.open_uplink(palisade::net::mac::Mac(switch_mac(UPLINK)), vlan, mtu)
+                sim.open_uplink(palisade::net::mac::Mac(switch_mac(UPLINK)), vlan, uplink_mtu)
             } else {
                 let queues = queues.get(port).map_or(workers, |queues| workers.min(*queues));
                 sim.open_port_with(kind, vlan, mtu, queues)

@@ -135,18 +135,29 @@ fn random_queries_to_many_front_ends_are_all_answered() {
 
 #[test]
 fn a_late_datagram_of_the_backend_closes_no_front_end() {
-    for (family, ends_by_policy) in [(0, false), (1, false), (0, true), (1, true)] {
+    /// End of the flow, whose binding stays.
+    #[derive(Clone, Copy)]
+    enum End {
+        Timeout,
+        Policy,
+        Flush,
+    }
+    for (family, end) in
+        [0, 1].into_iter().flat_map(|family| [End::Timeout, End::Policy, End::Flush].map(|end| (family, end)))
+    {
         let mut rig = Rig::new(1, &with_backends(&Setting::open(), &[1]));
         let [front_end, _, backend] = front_ends(family);
         exchange(&mut rig, Protocol::UDP, CLIENT, front_end);
-        // The flow leaves the table, and the binding stays: by its timeout, or by a policy that denies it for a moment.
-        if ends_by_policy {
-            let closed = PodRules { ingress: Some(Vec::new()), egress: None };
-            rig.publish(&with_backends(&Setting::open().with(1, closed), &[1]));
-            drop(rig.send(B, &between(Protocol::UDP, 1, CLIENT, backend)));
-            rig.publish(&with_backends(&Setting::open(), &[1]));
-        } else {
-            rig.wait(Duration::from_mins(10));
+        match end {
+            End::Timeout => rig.wait(Duration::from_mins(10)),
+            // A policy denies it for a moment.
+            End::Policy => {
+                let closed = PodRules { ingress: Some(Vec::new()), egress: None };
+                rig.publish(&with_backends(&Setting::open().with(1, closed), &[1]));
+                drop(rig.send(B, &between(Protocol::UDP, 1, CLIENT, backend)));
+                rig.publish(&with_backends(&Setting::open(), &[1]));
+            }
+            End::Flush => assert_eq!(rig.sim.end_flows(&mut |_| true), 1),
         }
         assert_eq!(flows(&rig), []);
         let late = between(Protocol::UDP, 1, CLIENT, backend);
