@@ -94,3 +94,31 @@ fn a_cluster_without_such_policies_has_no_lease_and_missing_rights_cost_nothing_
     server.set(|faults| faults.statuses.clear());
     eventually("it has the right", || is(&server, "first", "True", 1) && is(&server, "second", "True", 1));
 }
+
+/// A server that has the kind as `v1beta1` alone. The fake server refuses a patch in another version than that of its path.
+#[test]
+fn policies_that_are_read_as_v1beta1_have_conditions() {
+    let server = ApiServer::start();
+    server.set(|faults| {
+        faults.absent.insert("ClusterNetworkPolicy");
+        faults.other_version = Some("v1beta1");
+    });
+    server.put(enforced("good", 1));
+    server.put(policy("bad", 7, &json!([{"tcp": {"destinationPort": {"number": 0}}}])));
+    let agent = Agent::start(&server);
+    eventually("both have conditions", || is(&server, "good", "True", 1) && is(&server, "bad", "False", 7));
+    let written: Vec<String> =
+        server.requests().into_iter().filter(|line| line.starts_with("PATCH ")).collect();
+    assert!(written.len() == 2 && written.iter().all(|line| line.contains("/v1beta1/")), "{written:?}");
+    eventually("an Event names the version", || {
+        let mut events = server.posted().into_iter().filter(|event| event["kind"] == "Event");
+        events.any(|event| event["regarding"]["apiVersion"] == "policy.networking.k8s.io/v1beta1")
+    });
+    // The kind comes in its former version as well, and is written in that which is read.
+    server.set(|faults| faults.other_version = None);
+    server.set(|faults| faults.absent.clear());
+    server.cut();
+    server.put(enforced("late", 1));
+    eventually("a new policy has one", || is(&server, "late", "True", 1));
+    drop(agent);
+}

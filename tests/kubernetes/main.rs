@@ -13,8 +13,11 @@ mod random;
 mod real;
 mod real_server;
 mod recorded;
+mod rights;
 mod routes;
 mod server;
 mod services;
 #[path = "../common/tools.rs"]
 mod tools;
+#[path = "../common/yaml.rs"]
+mod yaml;

@@ -130,7 +130,9 @@ pub(crate) fn discovery(stream: &TcpStream, path: &str, faults: &Faults) -> io::
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         "/api/v1" => resources("v1"),
-        path if path.starts_with("/apis/") => resources(&path["/apis/".len()..]),
+        path if path.starts_with("/apis/") && path.split('/').count() == 4 => {
+            resources(&path["/apis/".len()..])
+        }
         _ => return status(stream, 404, "the server could not find the requested resource"),
     };
     respond(stream, 200, &body.to_string(), "")

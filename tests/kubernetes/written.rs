@@ -13,16 +13,28 @@ pub(super) fn answer(state: &mut State, request: &Request) -> Option<(u16, Value
     if path.starts_with(LEASES) {
         return Some(lease(state, request));
     }
-    let (_, _, kind) = COLLECTIONS.iter().find(|(all, version, _)| {
-        version.starts_with("policy.networking.k8s.io/") && path.starts_with(&format!("{all}/"))
-    })?;
-    let name = path.split('/').nth(5)?;
+    let ["", "apis", group @ "policy.networking.k8s.io", version, plural, name, ..] =
+        path.split('/').collect::<Vec<_>>()[..]
+    else {
+        return None;
+    };
+    let (_, served, kind) =
+        COLLECTIONS.iter().find(|(all, ..)| all.contains(group) && all.ends_with(&format!("/{plural}")))?;
+    let served = match (state.faults.absent.contains(kind), state.faults.other_version) {
+        (false, _) => served.rsplit('/').next(),
+        (true, other) => other,
+    };
+    if served != Some(version) {
+        return Some((404, json!({"message": "the server could not find the requested resource"})));
+    }
     let known = state.objects.get(kind).and_then(|objects| objects.get(&format!("/{name}")));
     let Some(known) = known else { return Some((404, json!({"message": "not found"}))) };
     let mut object: Value = serde_json::from_str(known).unwrap();
     if request.method == "PATCH" {
         let patch: Value = serde_json::from_slice(&request.body).unwrap();
         assert_eq!((&patch["kind"], key_of(&patch)), (&object["kind"], format!("/{name}")));
+        // "invalid object type": a server takes no other version than that of the path.
+        assert_eq!(patch["apiVersion"], format!("{group}/{version}"));
         assert!(path.ends_with("/status") && request.query["fieldManager"] == "palisade", "{path}");
         let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
         for condition in patch["status"]["conditions"].as_array().unwrap() {

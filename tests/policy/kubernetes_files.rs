@@ -2,81 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-
-use libyaml_safer::{EventData as Event, Parser};
-use serde_json::{Map, Value};
+use std::path::Path;
 
 use crate::tools::run_if_installed;
-
-/// Kinds that the agent watches: API group and name of the resource.
-const WATCHED: [(&str, &str); 9] = [
-    ("", "namespaces"),
-    ("", "nodes"),
-    ("", "pods"),
-    ("", "services"),
-    ("discovery.k8s.io", "endpointslices"),
-    ("networking.k8s.io", "networkpolicies"),
-    ("policy.networking.k8s.io", "adminnetworkpolicies"),
-    ("policy.networking.k8s.io", "baselineadminnetworkpolicies"),
-    ("policy.networking.k8s.io", "clusternetworkpolicies"),
-];
-
-fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("config/kubernetes")
-}
-
-/// Next value of a document. Scalars stay text.
-fn value(events: &mut Parser<&[u8]>, event: Event) -> Value {
-    match event {
-        Event::Scalar { value, .. } => Value::String(value),
-        Event::SequenceStart { .. } => {
-            let mut items = Vec::new();
-            loop {
-                match events.parse().unwrap().data {
-                    Event::SequenceEnd => return Value::Array(items),
-                    event => items.push(value(events, event)),
-                }
-            }
-        }
-        Event::MappingStart { .. } => {
-            let mut entries = Map::new();
-            loop {
-                match events.parse().unwrap().data {
-                    Event::MappingEnd => return Value::Object(entries),
-                    Event::Scalar { value: key, .. } => {
-                        let event = events.parse().unwrap().data;
-                        let before = entries.insert(key.clone(), value(events, event));
-                        assert!(before.is_none(), "{key} stands there twice");
-                    }
-                    other => panic!("a key is {other:?}"),
-                }
-            }
-        }
-        other => panic!("{other:?} is no value"),
-    }
-}
-
-/// Documents of a file.
-fn documents(name: &str) -> Vec<Value> {
-    let text = fs::read_to_string(directory().join(name)).unwrap();
-    let mut events: Parser<&[u8]> = Parser::new();
-    events.set_input(text.as_bytes());
-    let mut documents = Vec::new();
-    loop {
-        match events.parse().unwrap_or_else(|error| panic!("{name}: {error}")).data {
-            Event::StreamEnd => return documents,
-            event @ (Event::MappingStart { .. } | Event::SequenceStart { .. } | Event::Scalar { .. }) => {
-                documents.push(value(&mut events, event));
-            }
-            _ => {}
-        }
-    }
-}
-
-fn texts(value: &Value) -> Vec<&str> {
-    value.as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect()
-}
+use crate::yaml::{directory, documents, texts};
 
 #[test]
 fn every_file_is_an_object_that_the_kustomization_names() {
@@ -97,43 +26,25 @@ fn every_file_is_an_object_that_the_kustomization_names() {
     }
 }
 
+/// `tests/kubernetes/rights.rs` compares the rights with the requests of the agent.
 #[test]
-fn the_agent_may_watch_what_it_watches_and_write_events_conditions_and_a_lease() {
+fn the_rights_are_bound_to_the_account_of_the_pods() {
     let rbac = documents("rbac.yaml");
-    let of = |kind: &str| rbac.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
-    let kinds: BTreeSet<&str> = rbac.iter().map(|object| object["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"].into());
-    assert_eq!(
-        of("Role")[0]["rules"],
-        serde_json::json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}])
-    );
-    let [role] = of("ClusterRole")[..] else { panic!("{rbac:#?}") };
-    let (mut watched, mut written) = (BTreeSet::new(), BTreeSet::new());
-    for rule in role["rules"].as_array().unwrap() {
-        assert_eq!(rule.as_object().unwrap().len(), 3, "{rule}");
-        for group in texts(&rule["apiGroups"]) {
-            for resource in texts(&rule["resources"]) {
-                match texts(&rule["verbs"])[..] {
-                    ["list", "watch"] | ["get", "list", "watch"] => {
-                        assert!(watched.insert((group, resource)), "{group} {resource} twice");
-                    }
-                    ["create", "patch"] => assert!(written.insert((group, resource))),
-                    ["patch"] => {
-                        assert!(group == "policy.networking.k8s.io" && resource.ends_with("/status"));
-                    }
-                    ref verbs => panic!("{group} {resource}: {verbs:?}"),
-                }
-            }
-        }
+    let kinds: Vec<&str> = rbac.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]);
+    let [account, bound @ ..] = &rbac[..] else { panic!("{rbac:#?}") };
+    for [role, binding] in [&bound[..2], &bound[2..]].map(|pair| [&pair[0], &pair[1]]) {
+        assert_eq!(
+            binding["roleRef"],
+            serde_json::json!({"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": role["metadata"]["name"]})
+        );
+        assert_eq!(
+            binding["subjects"],
+            serde_json::json!([{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "palisade-system"}])
+        );
     }
-    assert_eq!(watched, WATCHED.into());
-    assert_eq!(written, [("", "events"), ("events.k8s.io", "events")].into());
-    assert_eq!(of("RoleBinding")[0]["roleRef"]["name"], of("Role")[0]["metadata"]["name"]);
-    let [binding] = of("ClusterRoleBinding")[..] else { panic!("{rbac:#?}") };
-    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
-    let [account] = of("ServiceAccount")[..] else { panic!("{rbac:#?}") };
-    assert_eq!(binding["subjects"][0]["name"], account["metadata"]["name"]);
-    assert_eq!(documents("daemonset.yaml")[0]["spec"]["template"]["spec"]["serviceAccountName"], "palisade");
+    let pod = &documents("daemonset.yaml")[0]["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], account["metadata"]["name"]);
 }
 
 /// Capabilities of `config/palisade.service`.

@@ -18,3 +18,5 @@ mod service_validation;
 mod tools;
 mod validation;
 mod version;
+#[path = "../common/yaml.rs"]
+mod yaml;

@@ -396,7 +396,7 @@ impl Follower {
     }
 
     fn entry(&self, piece: &Piece) -> Result<Entry, Failure> {
-        entry(self.kind(), piece).map_err(|error| Failure::Broken(error.to_string()))
+        entry(self.kind(), self.api_version, piece).map_err(|error| Failure::Broken(error.to_string()))
     }
 }
 

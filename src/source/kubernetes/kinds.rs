@@ -22,9 +22,8 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// `apiVersion` of manifests.
-    pub(super) fn api_version(&self) -> String {
-        let version = self.versions[0];
+    /// `apiVersion` of objects of a version.
+    pub(super) fn api_version(&self, version: &str) -> String {
         if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Version {
     pub(super) resource_version: String,
     /// `metadata.generation`: number of the version of its `spec`.
     pub(super) generation: i64,
+    /// Version of the API in which it was read.
+    pub(super) api: &'static str,
 }
 
 /// Reason why an object is not enforced as written.
@@ -96,14 +98,15 @@ pub(super) struct Nameless {
     kind: &'static str,
 }
 
-/// Reads an object.
-pub(super) fn entry(kind: &'static Kind, piece: &Piece) -> Result<Entry, Nameless> {
-    entry_by(kind, piece, parse)
+/// Reads an object of a version of the API.
+pub(super) fn entry(kind: &'static Kind, api: &'static str, piece: &Piece) -> Result<Entry, Nameless> {
+    entry_by(kind, api, piece, parse)
 }
 
 /// Reads an object with a parser.
 fn entry_by(
     kind: &'static Kind,
+    api: &'static str,
     piece: &Piece,
     parse: impl Fn(&Kind, &str) -> Result<Readable, String>,
 ) -> Result<Entry, Nameless> {
@@ -125,6 +128,7 @@ fn entry_by(
         uid: printable::line(&metadata.uid).into_owned(),
         resource_version: metadata.resource_version.clone(),
         generation: metadata.generation,
+        api,
     };
     let issue = |message: &str, consequence| {
         let message = printable::line(&printable::cut(message, MESSAGE_CHARS_MAX)).into_owned();
@@ -297,7 +301,7 @@ mod tests {
         let kind = KINDS.iter().find(|found| found.name == kind).unwrap();
         let namespace = if kind.name == "NetworkPolicy" { r#","namespace":"shop""# } else { "" };
         let text = format!(r#"{{"metadata":{{"name":"default"{namespace}}},"spec":{spec}}}"#);
-        entry(kind, &Piece { text, is_cut: false, is_item: true }).unwrap()
+        entry(kind, kind.versions[0], &Piece { text, is_cut: false, is_item: true }).unwrap()
     }
 
     fn network(spec: &str) -> (NetworkPolicy, String) {
@@ -407,7 +411,7 @@ mod tests {
         let kind = KINDS.iter().find(|found| found.name == "NetworkPolicy").unwrap();
         let text = r#"{"metadata":{"name":"a","namespace":"n"},"spec":{"podSelector":{},"ingress":[{}]}}"#;
         let piece = Piece { text: text.to_owned(), is_cut: false, is_item: true };
-        let entry = entry_by(kind, &piece, |_, _| panic!("index out of bounds")).unwrap();
+        let entry = entry_by(kind, kind.versions[0], &piece, |_, _| panic!("index out of bounds")).unwrap();
         let Some(Object::NetworkPolicy(policy)) = entry.object else { panic!() };
         assert_eq!((policy.ingress, policy.egress), (Some(vec![]), Some(vec![])));
         assert!(entry.issue.unwrap().message.contains("internal error of the parser"));
@@ -418,7 +422,8 @@ mod tests {
         let kind = KINDS.iter().find(|found| found.name == "NetworkPolicy").unwrap();
         let text =
             r#"{"metadata":{"name":"a","namespace":"n","uid":"u"},"spec":{"podSelector":{},"ingress":[{"fr"#;
-        let entry = entry(kind, &Piece { text: text.to_owned(), is_cut: true, is_item: true }).unwrap();
+        let piece = Piece { text: text.to_owned(), is_cut: true, is_item: true };
+        let entry = entry(kind, kind.versions[0], &piece).unwrap();
         assert_eq!((entry.key.namespace.as_str(), entry.key.name.as_str()), ("n", "a"));
         let Some(Object::NetworkPolicy(policy)) = entry.object else { panic!() };
         assert_eq!((policy.ingress, policy.egress), (Some(vec![]), Some(vec![])));

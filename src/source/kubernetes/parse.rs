@@ -21,7 +21,8 @@ pub(super) type Readable = (Object, Option<String>);
 
 /// Reads one object. The error names fields and reasons.
 pub(super) fn parse(kind: &Kind, text: &str) -> Result<Readable, String> {
-    let header = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\"", kind.api_version(), kind.name);
+    let header =
+        format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\"", kind.api_version(kind.versions[0]), kind.name);
     let fields = text.strip_prefix('{').ok_or("it is no JSON object")?;
     let comma = if fields.starts_with('}') { "" } else { "," };
     let source = Source::new("object.json", format!("{header}{comma}{fields}"));

@@ -9,7 +9,8 @@ use crate::tables::Classifier;
 /// Message with an object that has come or changed, as an item of a list: without its kind.
 fn upsert(index: usize, object: &Value) -> (usize, Message) {
     let piece = Piece { text: object.to_string(), is_cut: false, is_item: true };
-    (index, Message::Events(vec![Event::Upsert(entry(&KINDS[index], &piece).unwrap())]))
+    let kind = &KINDS[index];
+    (index, Message::Events(vec![Event::Upsert(entry(kind, kind.versions[0], &piece).unwrap())]))
 }
 
 fn namespace(name: &str, label: &str) -> (usize, Message) {

@@ -158,7 +158,7 @@ async fn apply(connection: &Connection, condition: &Condition) -> Result<(), Fai
             return Ok(());
         }
         let status = json!({
-            "apiVersion": format!("{}/{version}", kind.group),
+            "apiVersion": kind.api_version(version),
             "kind": kind.name,
             "metadata": {"name": condition.name},
             "status": {"conditions": [value]},

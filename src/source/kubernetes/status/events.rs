@@ -74,7 +74,7 @@ impl Notifier {
             "action": "Enforce",
             "reason": "NotEnforcedAsWritten",
             "regarding": {
-                "apiVersion": kind.api_version(),
+                "apiVersion": kind.api_version(issue.version.api),
                 "kind": kind.name,
                 "namespace": key.namespace,
                 "name": key.name,
