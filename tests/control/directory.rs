@@ -311,6 +311,30 @@ fn of_an_object_in_two_files_the_last_counts_and_the_first_comes_back() {
 }
 
 #[test]
+fn an_object_of_another_system_that_makes_pods_and_an_unknown_field_are_warnings() {
+    let mut rig = Rig::start(&[("a.yaml", &a_pod("db"))]);
+    let rollout = "---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: x}\nspec: {template: {metadata: {labels: {a: \
+                   b}}, spec: {containers: [{name: c}]}}}\n";
+    let newer = a_pod("web").replace("status: {", "spec: {planet: x}\nstatus: {");
+    rig.write("b.yaml", &(newer + rollout));
+    let said = rig.loaded().join("\n");
+    for line in [
+        "b.yaml:5:8: warning: default/web spec.planet: unknown field \"planet\" is left out",
+        "b.yaml:9:7: warning: default/x kind: a Rollout of argoproj.io/v1alpha1 is passed over",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(rig.pods(), ["db", "web"]);
+    // In a policy the field may deny: the file does not take effect.
+    let policy = "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: p}\nspec: {podSelector: {}, planet: x}\n";
+    rig.write("c.yaml", policy);
+    let said = rig.rejected();
+    assert!(said.contains("spec.planet: unknown field \"planet\""), "{said}");
+    fs::remove_file(rig.path("c.yaml")).unwrap();
+    assert!(matches!(rig.outcome(), Reload::Same));
+}
+
+#[test]
 fn a_reload_that_would_close_every_pod_waits_until_it_closes_none() {
     let mut rig = Rig::start(&[("a.yaml", &a_pod("db")), ("b.yaml", &a_pod("web"))]);
     rig.switch.put_port("veth-db", &pod_port()).unwrap();

@@ -289,6 +289,79 @@ fn a_kind_is_read_in_its_own_api_group_and_passed_over_in_that_of_another_system
     }
 }
 
+/// Objects of other systems that make pods.
+const MAKES_PODS: [(&str, &str, &str); 6] = [
+    (
+        "argoproj.io/v1alpha1",
+        "Rollout",
+        "{replicas: 2, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c}]}}}",
+    ),
+    (
+        "apps.openshift.io/v1",
+        "DeploymentConfig",
+        "{replicas: 2, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c}]}}}",
+    ),
+    ("apps.kruise.io/v1alpha1", "CloneSet", "{template: {spec: {containers: [{name: c}]}}}"),
+    (
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        "{replicatedJobs: [{name: w, template: {spec: {template: {spec: {containers: [{name: c}]}}}}}]}",
+    ),
+    (
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
+        "{leaderWorkerTemplate: {workerTemplate: {spec: {containers: [{name: c}]}}}}",
+    ),
+    ("argoproj.io/v1alpha1", "Workflow", "{templates: [{name: w, container: {image: x}}]}"),
+];
+
+#[test]
+fn an_object_of_another_system_that_makes_pods_is_passed_over_with_a_warning() {
+    let read = |version: &str, kind: &str, spec: &str| {
+        let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {spec}\n");
+        parse_source(&Source::new("a.yaml", text)).unwrap()
+    };
+    for (version, kind, spec) in MAKES_PODS {
+        let parsed = read(version, kind, spec);
+        let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+        let start = format!("a.yaml:2:7: warning: default/a kind: a {kind} of {version} is passed over");
+        assert!(parsed.objects.is_empty() && parsed.skipped.len() == 1, "{version} {kind}");
+        assert!(warnings.len() == 1 && warnings[0].starts_with(&start), "{kind}: {warnings:?}");
+        assert!(warnings[0].contains("pods"), "{}", warnings[0]);
+    }
+    // Others make none, or make them of a workload that is read.
+    for (version, kind, spec) in [
+        (
+            "argoproj.io/v1alpha1",
+            "Rollout",
+            "{workloadRef: {apiVersion: apps/v1, kind: Deployment, name: a}}",
+        ),
+        ("policy/v1", "PodDisruptionBudget", "{selector: {}}"),
+        ("cert-manager.io/v1", "Certificate", "{secretTemplate: {labels: {a: b}}}"),
+        (
+            "kyverno.io/v1",
+            "ClusterPolicy",
+            "{rules: [{validate: {pattern: {spec: {template: {spec: {containers: [{name: c}]}}}}}}]}",
+        ),
+        (
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "{template: {spec: {containers: {type: array, items: {required: [name]}}}}}",
+        ),
+    ] {
+        let parsed = read(version, kind, spec);
+        assert_eq!((parsed.skipped.len(), parsed.warnings.len()), (1, 0), "{version} {kind}");
+    }
+}
+
+#[test]
+fn a_replication_controller_stands_for_its_pods() {
+    let text = "{apiVersion: v1, kind: ReplicationController, metadata: {name: a}, spec: {replicas: 2, selector: {app: a}, template: \
+                {metadata: {labels: {app: a}}, spec: {containers: [{name: c}]}}}}";
+    let parsed = parse_source(&Source::new("a.yaml", text.to_owned())).unwrap();
+    assert_eq!((parsed.objects.len(), parsed.skipped.len(), parsed.warnings.len()), (2, 0, 0));
+}
+
 #[test]
 fn policies_of_the_cluster_are_read_in_both_of_their_versions() {
     for version in ["v1alpha2", "v1beta1"] {

@@ -8,6 +8,7 @@ use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
 use super::network_policy::{PROTOCOLS, check_port_name};
 use super::selector::check_labels;
+use super::tree::{Node as Tree, Value};
 use super::{syntax, typed};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
@@ -84,6 +85,37 @@ pub(super) fn template_path(kind: &str) -> &'static [&'static str] {
     if kind == "CronJob" { &["jobTemplate", "spec", "template"] } else { &["template"] }
 }
 
+/// Kinds that make pods of templates without `spec.containers`, with their API groups.
+const OTHER_WORKLOADS: [(&str, &str); 6] = [
+    ("argoproj.io", "CronWorkflow"),
+    ("argoproj.io", "Workflow"),
+    ("kubevirt.io", "VirtualMachine"),
+    ("kubevirt.io", "VirtualMachineInstance"),
+    ("tekton.dev", "PipelineRun"),
+    ("tekton.dev", "TaskRun"),
+];
+
+/// Tests whether an object of a kind that is not read makes pods: it is known to, or has a pod template below its `spec`, such as
+/// `template` or `workerTemplate`. Policies of admission controllers quote templates, and make none.
+pub(super) fn makes_pods(object: &Tree<'_>, group: &str, kind: &str) -> bool {
+    fn has_template(node: &Tree<'_>) -> bool {
+        match &node.value {
+            Value::Sequence(items) => items.iter().any(has_template),
+            Value::Mapping(entries) => entries.iter().any(|(key, node)| {
+                let is_template = || {
+                    let containers = node.get("spec").and_then(|spec| spec.get("containers"));
+                    containers.is_some_and(|node| matches!(node.value, Value::Sequence(_)))
+                };
+                let is_named_so = ["template", "Template"].iter().any(|end| key.name.ends_with(end));
+                is_named_so && is_template() || has_template(node)
+            }),
+            _ => false,
+        }
+    }
+    let has_template = || object.get("spec").is_some_and(has_template);
+    OTHER_WORKLOADS.contains(&(group, kind)) || !kind.ends_with("Policy") && has_template()
+}
+
 /// Parses the pods of a workload: labels and ports of its template under the name of the workload. A workload
 /// that may have several pods yields two: a property of these two holds for any two of them.
 pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> Option<Vec<Pod>> {
@@ -144,6 +176,7 @@ fn check_workload_spec(spec: &Cursor<'_>, kind: &str) {
         "StatefulSet" => drop(typed::parse::<apps::StatefulSetSpec>(spec)),
         "DaemonSet" => drop(typed::parse::<apps::DaemonSetSpec>(spec)),
         "ReplicaSet" => drop(typed::parse::<apps::ReplicaSetSpec>(spec)),
+        "ReplicationController" => drop(typed::parse::<core::ReplicationControllerSpec>(spec)),
         "Job" => drop(typed::parse::<batch::JobSpec>(spec)),
         "CronJob" => drop(typed::parse::<batch::CronJobSpec>(spec)),
         _ => {}

@@ -18,7 +18,7 @@ use crate::tables::PolicyKind;
 const OTHER_VERSIONS: [(&str, &str); 1] = [("ClusterNetworkPolicy", "policy.networking.k8s.io/v1beta1")];
 
 /// Supported kinds with their version.
-const KINDS: [(&str, &str, Scope); 15] = [
+const KINDS: [(&str, &str, Scope); 16] = [
     ("NetworkPolicy", "networking.k8s.io/v1", Scope::Namespaced),
     ("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", Scope::Cluster),
     ("AdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", Scope::Cluster),
@@ -30,6 +30,7 @@ const KINDS: [(&str, &str, Scope); 15] = [
     ("StatefulSet", "apps/v1", Scope::Namespaced),
     ("DaemonSet", "apps/v1", Scope::Namespaced),
     ("ReplicaSet", "apps/v1", Scope::Namespaced),
+    ("ReplicationController", "v1", Scope::Namespaced),
     ("Job", "batch/v1", Scope::Namespaced),
     ("CronJob", "batch/v1", Scope::Namespaced),
     ("Service", "v1", Scope::Namespaced),
@@ -151,6 +152,11 @@ impl ManifestParser {
             kind_at.warn(
                 format!("a {kind} of {version} is another system's: it is passed over"),
                 "give the objects of Kubernetes that it makes",
+            );
+        } else if cluster_objects::makes_pods(at.node, group(version), kind) {
+            kind_at.warn(
+                format!("a {kind} of {version} is passed over: the pods that it makes are unknown here"),
+                "give these pods, or a Deployment with their labels and ports",
             );
         }
         let location = Location::new(source, at.node.span);
