@@ -157,7 +157,11 @@ impl State {
                     let rule = format!("{} {address} {target}", side.address_flag());
                     by_interface.entry(interface).or_default().push(rule);
                 }
-                if named.len() < endpoint.pods.len() && !side.lists(endpoint).is_empty() {
+                if named.len() == endpoint.pods.len() {
+                    // Their interfaces have chains of their own: at all others the address is forged, or its route is of
+                    // another time.
+                    by_address.push(Entry::of_address(address, "-j DROP".to_owned()));
+                } else if !side.lists(endpoint).is_empty() {
                     by_address.push(Entry::of_address(address, target));
                 }
             }

@@ -1,14 +1,16 @@
 //! Renderings in the kernel: its own packet filters between pods that it routes.
 
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use palisade::dataplane::Mac;
+use palisade::net::flow::Protocol;
 
 use super::{AFTER, ALWAYS, BEFORE, BLOCKED_TOO, FRAGMENTED, Pods, RANGE, connected, is_answered, sorted};
 use crate::support::packet_log::{Packet, PacketLog};
-use crate::support::{eventually, isolated};
+use crate::support::{PATIENCE, eventually, isolated};
 use crate::tools::run_if_installed;
 
 /// Blocks beside that of the pod, all of lower addresses.
@@ -75,8 +77,9 @@ fn iptables_decides_as_the_tables() {
         let variants = [variant.to_owned(), variant.replace("ip", "ip6")];
         let old = pods.manifests("old.yaml", RANGE);
         let new = pods.manifests("new.yaml", BLOCKED_TOO);
-        // Interfaces of two pods are named, and the others are found by their addresses.
-        let interfaces = pods.interfaces(&["db", "client"]);
+        // Interfaces of two pods are named, and the others are found by their addresses. The pod whose address is forged is not
+        // among them: its address would pass at no other interface without the guard either.
+        let interfaces = pods.interfaces(&["db", "blocked"]);
         let render = |arguments: &[&str]| {
             let files = pods.render("iptables", &[&["--interfaces", &interfaces], arguments].concat());
             files.display().to_string()
@@ -118,6 +121,56 @@ fn iptables_decides_as_the_tables() {
         pods.guards_against_forged_addresses(&drops, || {
             variants.iter().for_each(|variant| _ = pods.run(&format!("{variant} -t raw -F palisade-guard")));
         });
+    }
+}
+
+#[test]
+fn iptables_drops_the_addresses_of_pods_at_interfaces_that_are_not_theirs() {
+    let Some(_isolated) = isolated() else { return };
+    for variant in ["iptables-legacy", "iptables-nft"] {
+        if run_if_installed(variant, &["--version"], b"").is_none()
+            || run_if_installed("ipset", &["--version"], b"").is_none()
+        {
+            return;
+        }
+        let pods = routed();
+        let manifests = pods.manifests("pods.yaml", RANGE);
+        let variants = [variant.to_owned(), variant.replace("ip", "ip6")];
+        let load = |interfaces: &str| {
+            let files = pods.render("iptables", &["--interfaces", interfaces, &manifests]);
+            let files = files.display();
+            for end in ["", "-final"] {
+                pods.run(&format!("ipset -exist restore -file {files}/palisade.ipset{end}"));
+                for (variant, name) in variants.iter().zip(["iptables", "ip6tables"]) {
+                    pods.run(&format!("{variant}-restore --noflush {files}/palisade.{name}{end}"));
+                }
+            }
+        };
+        let drops = |packets: &[Packet], send: &mut dyn FnMut()| drops_in(&pods, packets, send);
+        // Nothing forges an address, so that the guard has nothing to drop: it is not hooked.
+        load(&pods.interfaces(&["db", "client"]));
+        for variant in &variants {
+            pods.run(&format!("{variant} -I FORWARD -j palisade-forward"));
+            pods.run(&format!("{variant} -I INPUT -j palisade-input"));
+        }
+        let to_db = |is_allowed| ("client", "db", Protocol::TCP, 6379, is_allowed);
+        let to_other = |is_allowed| ("blocked", "other", Protocol::TCP, 7000, is_allowed);
+        pods.check(&[to_db(true), to_other(true)], &drops);
+        // The file names the interface of a former pod. No policy is about `blocked`, and the line has its address too.
+        let end = |pod: &str| pods.pod(pod).plan().host_interface.clone();
+        let stale = format!("default/db gone0\ndefault/blocked gone1\ndefault/client {}\n", end("client"));
+        load(&pods.file("stale", &stale));
+        pods.check(&[to_db(false), to_other(false)], &drops);
+        // Interfaces of pods that have no line.
+        let prefix = end("db").trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+        let some = format!("pods {prefix}\ndefault/db {}\ndefault/client {}\n", end("db"), end("client"));
+        load(&pods.file("some", &some));
+        pods.check(&[to_db(true), to_other(false)], &drops);
+        // The node itself reaches the pods that have lines.
+        for address in pods.addresses("db") {
+            let connect = || TcpStream::connect_timeout(&SocketAddr::new(address, 6379), PATIENCE);
+            pods.node.run(connect).unwrap().unwrap();
+        }
     }
 }
 

@@ -353,8 +353,8 @@ fn check(chains: &Tables, sets: &BTreeMap<String, IpSet>, family: &str) {
     }
 }
 
-#[test]
-fn an_interface_carries_the_addresses_of_its_pod_alone_in_both_families() {
+/// Rules of pod `d/six`, which is open and has IPv6 alone, and pod `d/four`, which a block of IPv4 may reach.
+fn two_pods(prefix: Option<&str>) -> Xtables {
     let pod = |name: &str, labels: &str, address: &str| {
         format!(
             "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: d, labels: {labels}}}, spec: {{containers: [{{name: \
@@ -371,20 +371,29 @@ fn an_interface_carries_the_addresses_of_its_pod_alone_in_both_families() {
         [("six", "v1"), ("four", "v2")].map(|(pod, name)| (PodName::new("d", pod), name.to_owned()));
     let options = RenderOptions {
         interfaces: interfaces.into(),
-        pod_interface_prefix: Some("v".to_owned()),
+        pod_interface_prefix: prefix.map(str::to_owned),
         ..RenderOptions::default()
     };
     let mut system = Xtables::default();
     let state = ClusterState { objects: &objects, tables: compiler.tables() };
     system.load(&render(Format::Iptables, state, &options).unwrap());
-    let flow = |src: &str, dst: &str| FlowKey {
+    system
+}
+
+fn web_flow(src: &str, dst: &str) -> FlowKey {
+    FlowKey {
         src: src.parse().unwrap(),
         dst: dst.parse().unwrap(),
         protocol: Protocol::TCP,
         src_port: 40_000,
         dst_port: 80,
-    };
-    assert!(system.passes(&flow("192.0.2.7", "10.0.0.2"), ["uplink", "v2"]));
+    }
+}
+
+#[test]
+fn an_interface_carries_the_addresses_of_its_pod_alone_in_both_families() {
+    let system = two_pods(Some("v"));
+    assert!(system.passes(&web_flow("192.0.2.7", "10.0.0.2"), ["uplink", "v2"]));
     for (src, dst, interfaces) in [
         ("192.0.2.7", "10.0.0.2", ["v1", "v2"]),
         ("10.0.0.3", "198.51.100.1", ["v1", "uplink"]),
@@ -396,8 +405,30 @@ fn an_interface_carries_the_addresses_of_its_pod_alone_in_both_families() {
         ("10.0.0.9", "198.51.100.1", ["v9", "uplink"]),
         ("192.0.2.7", "10.0.0.9", ["uplink", "v9"]),
     ] {
-        assert!(!system.passes(&flow(src, dst), interfaces), "{src} to {dst} by {interfaces:?}");
+        assert!(!system.passes(&web_flow(src, dst), interfaces), "{src} to {dst} by {interfaces:?}");
     }
-    assert!(system.passes(&flow("fd00::1", "2001:db8::7"), ["v1", "uplink"]));
-    assert!(system.passes(&flow("10.0.0.9", "198.51.100.1"), ["eth1", "uplink"]));
+    assert!(system.passes(&web_flow("fd00::1", "2001:db8::7"), ["v1", "uplink"]));
+    assert!(system.passes(&web_flow("10.0.0.9", "198.51.100.1"), ["eth1", "uplink"]));
+}
+
+#[test]
+fn an_address_of_a_pod_with_an_interface_passes_at_no_other() {
+    let system = two_pods(None);
+    assert!(system.passes(&web_flow("192.0.2.7", "10.0.0.2"), ["uplink", "v2"]));
+    // A file from before the pods had new interfaces: no name says that these are pods'.
+    for (src, dst, interfaces) in [
+        ("192.0.2.7", "10.0.0.2", ["uplink", "v9"]),
+        ("198.51.100.1", "10.0.0.2", ["uplink", "v9"]),
+        ("10.0.0.2", "198.51.100.1", ["v9", "uplink"]),
+        ("2001:db8::7", "fd00::1", ["uplink", "v9"]),
+        ("fd00::1", "2001:db8::7", ["v9", "uplink"]),
+    ] {
+        assert!(!system.passes(&web_flow(src, dst), interfaces), "{src} to {dst} by {interfaces:?}");
+    }
+    // The node's other interfaces carry what is no pod's, whatever their names.
+    for (src, dst) in [("192.0.2.7", "198.51.100.1"), ("2001:db8::7", "2001:db8::8")] {
+        for interfaces in [["uplink", "docker0"], ["docker0", "uplink"], ["v9", "uplink"]] {
+            assert!(system.passes(&web_flow(src, dst), interfaces), "{src} to {dst} by {interfaces:?}");
+        }
+    }
 }
