@@ -7,12 +7,12 @@ use ipnet::IpNet;
 
 use super::allowed::ALL_PORTS;
 use super::peers::subtract;
-use super::rule::{EXPANSION_MAX, Rule, permit_all};
+use super::rule::{EXPANSION_MAX, Obstacle, Rule, permit_all};
 use crate::render::plan::Family;
 
-/// Rules with the verdicts of `rules`, for each family those that permit before one that denies the rest. `None` if a denial of a
-/// port or a protocol is part of what another rule permits: without an order that takes tens of thousands of rules.
-pub(super) fn permits_before_denial(rules: &[Rule]) -> Option<Vec<Rule>> {
+/// Rules with the verdicts of `rules`, for each family those that permit before one that denies the rest. A denial of a port or a
+/// protocol of what another rule permits is an obstacle: without an order that takes tens of thousands of rules.
+pub(super) fn permits_before_denial(rules: &[Rule]) -> Result<Vec<Rule>, Obstacle> {
     let mut result = Vec::new();
     let mut denials: Vec<&Rule> = Vec::new();
     for rule in rules {
@@ -22,9 +22,10 @@ pub(super) fn permits_before_denial(rules: &[Rule]) -> Option<Vec<Rule>> {
         }
         let mut pieces = vec![rule.clone()];
         for denial in &denials {
-            pieces = pieces.iter().map(|piece| without(piece, denial)).collect::<Option<Vec<_>>>()?.concat();
+            let rest = pieces.iter().map(|piece| without(piece, denial)).collect::<Option<Vec<_>>>();
+            pieces = rest.ok_or(Obstacle::DeniedPorts)?.concat();
             if pieces.len() > EXPANSION_MAX {
-                return None;
+                return Err(Obstacle::Pieces(pieces.len()));
             }
         }
         result.extend(pieces);
@@ -37,7 +38,7 @@ pub(super) fn permits_before_denial(rules: &[Rule]) -> Option<Vec<Rule>> {
     }
     result.sort();
     result.dedup();
-    Some(result)
+    Ok(result)
 }
 
 /// Parts of a rule's traffic without those that a denial before it matches; `None` if these are ports or protocols of it.
@@ -84,7 +85,7 @@ mod tests {
         Rule { source, destination, protocol, ports, permits }
     }
 
-    fn printed(rules: &[Rule]) -> Option<Vec<String>> {
+    fn printed(rules: &[Rule]) -> Result<Vec<String>, Obstacle> {
         permits_before_denial(rules).map(|rules| rules.iter().map(ToString::to_string).collect())
     }
 
@@ -123,8 +124,9 @@ mod tests {
     fn a_denied_port_or_protocol_of_what_is_permitted_has_no_such_form() {
         let tcp = Some(Protocol::TCP);
         let open = rule(true, "0.0.0.0/0", None, 0);
-        assert_eq!(printed(&[rule(false, "0.0.0.0/0", tcp, 80), open.clone()]), None);
-        assert_eq!(printed(&[rule(false, "10.0.0.0/8", tcp, 0), open]), None);
-        assert!(printed(&[rule(false, "0.0.0.0/0", tcp, 80), rule(true, "0.0.0.0/0", tcp, 81)]).is_some());
+        for denial in [rule(false, "0.0.0.0/0", tcp, 80), rule(false, "10.0.0.0/8", tcp, 0)] {
+            assert_eq!(printed(&[denial, open.clone()]), Err(Obstacle::DeniedPorts));
+        }
+        assert!(printed(&[rule(false, "0.0.0.0/0", tcp, 80), rule(true, "0.0.0.0/0", tcp, 81)]).is_ok());
     }
 }

@@ -70,7 +70,8 @@ fn of_vswitch(direction: Direction) -> Direction {
 impl Rendering for State {
     fn new(cluster: ClusterState, options: &RenderOptions) -> Result<State, RenderError> {
         let into = of_vswitch(options.direction);
-        let cache = Cache::new(&plans(cluster.tables, options), into, LANGUAGE)?;
+        let plans = plans(cluster.tables, options);
+        let cache = Cache::new(&plans, into, LANGUAGE)?;
         let mut statements = BTreeMap::new();
         for (pod, rules) in &cache.pods {
             let addresses: Vec<String> = rules.addresses.iter().map(ToString::to_string).collect();
@@ -78,7 +79,8 @@ impl Rendering for State {
             for (direction, list) in
                 [(Direction::Egress, &rules.egress), (Direction::Ingress, &rules.ingress)]
             {
-                let list = contract::permits_before_denial(list).unwrap_or_else(|| list.clone());
+                let list = contract::permits_before_denial(list)
+                    .map_err(|obstacle| refusal::inexpressible(&plans, LANGUAGE.name, pod, obstacle))?;
                 lines.extend(list.iter().map(|rule| format!("{} {rule}", of_vswitch(direction))));
             }
             statements.insert(Subject::Pod(pod.clone()), lines);

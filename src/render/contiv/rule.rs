@@ -78,6 +78,10 @@ pub(in crate::render) enum Obstacle {
     Ranges(usize),
     /// Ports that need this many rules, because other rules are about parts of their networks.
     Overlaps(usize),
+    /// Denied ports, or a denied protocol, of what another rule permits, where no rule that denies may be before it.
+    DeniedPorts,
+    /// Rule that permits, of whose networks this many remain without the denied ones.
+    Pieces(usize),
 }
 
 /// Adds rules of a scope to a table. `direction` is that of policy: the peer is the source of ingress.

@@ -8,7 +8,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::render::Part;
+use palisade::policy::objects::Object;
+use palisade::policy::parse::{Source, parse_source};
+use palisade::policy::{Compiler, Options};
+use palisade::render::{ClusterState, Format, Part, RenderError, RenderOptions, render};
 
 use super::System;
 
@@ -178,14 +181,16 @@ fn permits(rules: &[Rule], flow: &FlowKey) -> bool {
     rules.is_empty() || rules.iter().find(matches).expect("the last rule matches all").permits
 }
 
-/// Whether the rules of a pod permit, but for one behind them in each family that denies the rest. Only a denied protocol or port
-/// of other traffic may be before.
+/// Whether the rules of each family permit, but for the last one, which may deny the rest.
 fn keeps_contract(rules: &[Rule]) -> bool {
-    let is_rest = |rule: &&Rule| {
+    let (v4, v6): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|rule| rule.networks[0].addr().is_ipv4());
+    let is_rest = |rule: &Rule| {
         rule.networks.iter().all(|network| network.prefix_len() == 0) && rule.protocol == Layer4::Any
     };
-    let mut denials = rules.iter().filter(|rule| !rule.permits);
-    denials.clone().all(|denial| is_rest(&denial)) || denials.any(|denial| denial.protocol != Layer4::Any)
+    [v4, v6].iter().all(|family| match family.split_last() {
+        None => true,
+        Some((last, before)) => before.iter().all(|rule| rule.permits) && (last.permits || is_rest(last)),
+    })
 }
 
 /// Rules of a list, which are in order.
@@ -241,4 +246,87 @@ fn compare(a: &Rule, b: &Rule) -> Ordering {
         .then_with(|| a.protocol.cmp(&b.protocol))
         .then_with(|| port(a).cmp(&port(b)))
         .then_with(|| a.permits.cmp(&b.permits))
+}
+
+/// Rules of pod `d/db` under these rules of a policy of the cluster, and under a policy of its namespace if there is one.
+fn rendered(cluster: &str, namespace: Option<&str>) -> Result<Contiv, RenderError> {
+    let pod = |name: &str, address: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: d, labels: {{app: {name}}}}}, spec: {{containers: \
+             [{{name: c}}]}}, status: {{podIP: {address}}}}}\n"
+        )
+    };
+    let cluster = format!(
+        "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: no-http}}\nspec: {{tier: \
+         Admin, priority: 1, subject: {{pods: {{namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: db}}}}}}}}, ingress: \
+         [{cluster}]}}\n"
+    );
+    let namespace = namespace.map(|rules| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: db, namespace: d}}\nspec: {{podSelector: \
+             {{matchLabels: {{app: db}}}}, ingress: [{rules}]}}\n"
+        )
+    });
+    let pods = [("db", "10.0.0.2"), ("web", "10.0.0.3"), ("bad", "10.0.0.9")].map(|(name, at)| pod(name, at));
+    let text = pods.concat() + &cluster + &namespace.unwrap_or_default();
+    let parsed = parse_source(&Source::new("pods.yaml", text)).unwrap();
+    let objects: Vec<Object> = parsed.objects.into_iter().map(|(object, _)| object).collect();
+    let compiler = Compiler::from_objects(objects.iter().cloned(), Options::default());
+    let state = ClusterState { objects: &objects, tables: compiler.tables() };
+    let mut system = Contiv::default();
+    system.load(&render(Format::Contiv, state, &RenderOptions::default())?);
+    Ok(system)
+}
+
+const DENIED_PORT: &str =
+    "{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {number: 80}}}]}";
+const DENIED_PORT_TO_BAD: &str = "{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: bad}}}}], \
+                                  protocols: [{tcp: {destinationPort: {number: 80}}}]}";
+
+#[test]
+fn rules_of_a_pod_permit_before_one_denial_or_are_refused_by_name() {
+    // Whole rules that permit are left out, or lose the prefixes that may not use the port.
+    for (cluster, namespace, passing) in [
+        (DENIED_PORT, "{ports: [{port: 80}, {port: 443}]}", [[false, true], [false, true]]),
+        (DENIED_PORT_TO_BAD, "{ports: [{port: 80}, {port: 443}]}", [[true, true], [false, true]]),
+        (
+            DENIED_PORT_TO_BAD,
+            "{from: [{ipBlock: {cidr: 10.0.0.0/24}}], ports: [{port: 80}]}",
+            [[true, false], [false, false]],
+        ),
+        (
+            DENIED_PORT_TO_BAD,
+            "{from: [{podSelector: {matchLabels: {app: web}}}]}",
+            [[true, true], [false, false]],
+        ),
+    ] {
+        let system = rendered(cluster, Some(namespace)).unwrap();
+        assert!(system.pods["d/db"].egress.iter().any(|rule| !rule.permits), "{namespace}");
+        for (source, of_source) in ["10.0.0.3", "10.0.0.9"].into_iter().zip(passing) {
+            for (dst_port, is_allowed) in [80, 443].into_iter().zip(of_source) {
+                let flow = FlowKey {
+                    src: source.parse().unwrap(),
+                    dst: "10.0.0.2".parse().unwrap(),
+                    protocol: Protocol::TCP,
+                    src_port: 40_000,
+                    dst_port,
+                };
+                assert_eq!(system.passes(&flow, ["", ""]), is_allowed, "{namespace}: {flow}");
+            }
+        }
+    }
+    // A port or a protocol of all that is permitted would take a rule for each of the others.
+    let protocol = "{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {}}]}";
+    for (cluster, namespace) in [
+        (DENIED_PORT, None),
+        (DENIED_PORT_TO_BAD, None),
+        (DENIED_PORT, Some("{}")),
+        (DENIED_PORT_TO_BAD, Some("{from: [{ipBlock: {cidr: 10.0.0.0/24}}]}")),
+        (protocol, None),
+    ] {
+        let said = rendered(cluster, namespace).unwrap_err().to_string();
+        for word in ["d/db", "no-http", "contiv", "PERMIT"] {
+            assert!(said.contains(word), "{cluster} {namespace:?}: {said}");
+        }
+    }
 }
