@@ -2,6 +2,7 @@
 
 mod faults;
 mod kills;
+mod older;
 mod rig;
 
 use std::net::{IpAddr, TcpListener};
