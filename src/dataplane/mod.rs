@@ -58,6 +58,7 @@ pub use fib::desired_state::{
 pub(crate) use fib::tunnel::Underlay;
 pub use flow_table::FlowTable;
 pub use masquerade::Masquerade;
+pub(crate) use offload::is_upcall_device;
 pub use open_port::{DryRun, check_link};
 pub use path::{FlowDecisions, FlowPath, PathSide, PathSpan};
 pub use simulation::{Publisher, SimulatedPort, Simulation};

@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::check::{AS_ROOT, Check};
 use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
-use crate::dataplane::{PortKind, check_link};
+use crate::dataplane::{PortKind, check_link, is_upcall_device};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
@@ -25,33 +25,39 @@ pub(super) fn checks(config: &Config, running: Option<&[PortInfo]>) -> Vec<Check
         None => of_interface(port, workers, running, config),
     };
     let mut checks: Vec<Check> = config.ports.iter().flat_map(of_port).collect();
-    checks.extend(forwarded(config));
+    checks.extend(other_interfaces(config, running.unwrap_or_default()));
     checks
 }
 
-/// Says what becomes of packets for pods that come by interfaces that are no ports: the node forwards them to the host port.
-fn forwarded(config: &Config) -> Option<Check> {
+/// Settings by which the node forwards packets of IPv4 and IPv6.
+const FORWARDING: [&str; 2] = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
+
+/// Names the interfaces that are no ports, whose packets for pods the node forwards to its host port.
+fn other_interfaces(config: &Config, running: &[PortInfo]) -> Option<Check> {
+    let forwards = |file| fs::read_to_string(file).is_ok_and(|text| text.trim() != "0");
+    let has_host = config.ports.iter().any(|port| port.kind == PortKind::Host);
+    if !has_host || !FORWARDING.into_iter().any(forwards) {
+        return None;
+    }
     let name = |port: &PortConfig| port.interface.clone().unwrap_or_else(|| port.name.clone());
     let ports: Vec<Interface> =
         config.ports.iter().filter_map(|port| Interface::find(&name(port)).ok()).collect();
-    let node_ends: Vec<u32> = ports
-        .iter()
-        .filter_map(|port| VethPeer::of(port).ok())
-        .filter(|end| end.namespace.is_none())
-        .map(|end| end.index)
-        .collect();
-    let is_port = |index: u32| ports.iter().any(|port| port.index == index) || node_ends.contains(&index);
-    let others: Vec<String> = Interface::all()
-        .ok()?
-        .into_iter()
-        .filter(|other| other.is_up && other.mac != Mac::default() && !is_port(other.index))
-        .map(|other| other.name)
-        .collect();
-    let has_host = config.ports.iter().any(|port| port.kind == PortKind::Host);
-    (has_host && !others.is_empty()).then(|| {
-        let what =
-            "no ports: what the node forwards from them to pods is judged at the host port, as from outside";
-        Check::ok("other interfaces", format!("{} are {what}", others.join(", ")))
+    let node_ends = ports.iter().filter_map(|port| VethPeer::of(port).ok());
+    let node_ends = node_ends.filter(|end| end.namespace.is_none()).map(|end| end.index);
+    let open = running.iter().map(|open| open.report.interface_index);
+    let known: Vec<u32> = ports.iter().map(|port| port.index).chain(node_ends).chain(open).collect();
+    let is_other = |other: &Interface| {
+        other.is_up
+            && other.mac != Mac::default()
+            && !known.contains(&other.index)
+            && !is_upcall_device(&other.name)
+    };
+    let others = Interface::all().ok()?.into_iter().filter(is_other).map(|other| other.name);
+    let others: Vec<String> = others.collect();
+    let are = if others.len() == 1 { "is no port" } else { "are no ports" };
+    (!others.is_empty()).then(|| {
+        let what = "policy treats packets that the node forwards from there to pods as from outside";
+        Check::ok("other interfaces", format!("{} {are}: {what}", others.join(", ")))
     })
 }
 

@@ -33,7 +33,7 @@ mod upcall_device;
 pub(crate) use counts::Forwarded;
 pub(crate) use flow::{Gateway, OffloadedFlow, OffloadedFront, TcpNumbers};
 pub(crate) use keeper::Keeper;
-pub(crate) use upcall_device::{remove_abandoned_devices, upcall_device};
+pub(crate) use upcall_device::{is_upcall_device, remove_abandoned_devices, upcall_device};
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};

@@ -134,7 +134,9 @@ fn a_host_port_without_marks_is_found_and_interfaces_that_are_no_ports_are_named
     };
     inside("link add pal type veth peer name pal-node");
     inside("link add bridge type bridge");
-    for link in ["pal", "pal-node", "bridge"] {
+    // Upcall devices are of the switch, whatever they belong to.
+    inside("tuntap add palup7 mode tap");
+    for link in ["pal", "pal-node", "bridge", "palup7"] {
         inside(&format!("link set {link} up"));
     }
     let check = |interface: &str| {
@@ -147,7 +149,7 @@ fn a_host_port_without_marks_is_found_and_interfaces_that_are_no_ports_are_named
     assert_says(&checks, "ok", "interface pal", "the node's own packets are marked there");
     let others = |checks: &[Value]| {
         let check = checks.iter().find(|check| check["subject"] == "other interfaces").unwrap();
-        let (names, _) = check["what"].as_str().unwrap().split_once(" are no ports").unwrap();
+        let (names, _) = check["what"].as_str().unwrap().split_once(" are no ports: ").unwrap();
         names.split(", ").map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
     };
     assert_eq!(others(&checks), ["bridge", "card", "wire"].map(str::to_owned).into());
