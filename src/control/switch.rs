@@ -339,13 +339,19 @@ impl Switch {
             "samples of drops",
             "`palisade show counters` counts them by port, reason and rule",
         )?;
-        let ports = &self.state.load().ports;
-        // The first request must name a port; one that goes on may have lost it.
-        let unknown = filter.port.as_ref().filter(|name| filter.after == 0 && !ports.contains_key(*name));
+        let (state, is_first) = (self.state.load(), filter.after == 0);
+        // The first request must name a port, or a pod; one that goes on may have lost it.
+        let unknown = filter.port.as_ref().filter(|name| is_first && !state.ports.contains_key(*name));
         if let Some(name) = unknown {
             return Err(ApiError::NoPort { name: name.clone() });
         }
-        Ok(self.drop_log.lock().unwrap_or_else(PoisonError::into_inner).select(filter))
+        let report = self.drop_log.lock().unwrap_or_else(PoisonError::into_inner).select(filter);
+        let is_unknown =
+            |pod: &&PodName| is_first && report.drops.is_empty() && state.addresses_of(pod).is_none();
+        match filter.pod.as_ref().filter(is_unknown) {
+            Some(pod) => Err(ApiError::NoPod { pod: pod.clone() }),
+            None => Ok(report),
+        }
     }
 
     /// Lists the flows that `query` selects, or their holders.

@@ -166,3 +166,14 @@ fn a_command_that_follows_ends_with_its_reader_though_nothing_happens() {
         assert!(child.wait().unwrap().success(), "{what}");
     }
 }
+
+#[test]
+fn drops_of_a_pod_that_nobody_knows_are_refused() {
+    let served = served();
+    let socket = served.socket().to_str().unwrap();
+    let drops = |pod: &str| palisade(&["show", "drops", "--pod", pod, "--socket", socket]);
+    let (code, out, _) = drops("default/db");
+    assert_eq!((code, out.as_str()), (0, "No dropped frame was recorded.\n"));
+    let (code, _, err) = drops("default/dbx");
+    assert!(code != 0 && err.contains("pod default/dbx is not attached"), "{code} {err}");
+}
