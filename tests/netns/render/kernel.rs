@@ -64,15 +64,18 @@ fn nftables_decides_as_the_tables() {
     });
 }
 
+/// Variants of iptables, if they and ipset are installed.
+fn installed_variants() -> impl Iterator<Item = &'static str> {
+    let is_installed = |program| run_if_installed(program, &["--version"], b"").is_some();
+    let variants =
+        ["iptables-legacy", "iptables-nft"].into_iter().filter(move |variant| is_installed(variant));
+    variants.filter(move |_| is_installed("ipset"))
+}
+
 #[test]
 fn iptables_decides_as_the_tables() {
     let Some(_isolated) = isolated() else { return };
-    for variant in ["iptables-legacy", "iptables-nft"] {
-        if run_if_installed(variant, &["--version"], b"").is_none()
-            || run_if_installed("ipset", &["--version"], b"").is_none()
-        {
-            return;
-        }
+    for variant in installed_variants() {
         let pods = routed();
         let variants = [variant.to_owned(), variant.replace("ip", "ip6")];
         let old = pods.manifests("old.yaml", RANGE);
@@ -127,12 +130,7 @@ fn iptables_decides_as_the_tables() {
 #[test]
 fn iptables_drops_the_addresses_of_pods_at_interfaces_that_are_not_theirs() {
     let Some(_isolated) = isolated() else { return };
-    for variant in ["iptables-legacy", "iptables-nft"] {
-        if run_if_installed(variant, &["--version"], b"").is_none()
-            || run_if_installed("ipset", &["--version"], b"").is_none()
-        {
-            return;
-        }
+    for variant in installed_variants() {
         let pods = routed();
         let manifests = pods.manifests("pods.yaml", RANGE);
         let variants = [variant.to_owned(), variant.replace("ip", "ip6")];

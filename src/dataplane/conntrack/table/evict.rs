@@ -7,9 +7,10 @@
 //! buckets are of such ports, the new flow is refused. So a port keeps its flows as long as others have more:
 //! a flood evicts its own flows or is refused, and takes no slot from anybody else.
 //!
-//! Many first packets of one batch may take all free slots of two buckets before an evicted one is free. While many wait
-//! to be free, the last two are for *small* ports: those with at most three quarters as many unassured flows as another
-//! one with a flow there. A small port takes any free slot, and evicts a flow of its own for these two alone.
+//! An evicted slot is free two batches later: the first packets of one batch may take all free slots of two buckets before
+//! that. While many wait to be free, the last two free slots are for *small* ports, which have at most three quarters as
+//! many unassured flows as another port with a flow there. A small port takes any free slot, and evicts a flow of its own
+//! only where no more than two are left. Flows of ports with few unassured ones are evicted only there, too.
 
 use super::super::state::QuotaClass;
 use super::layout::Conntrack;
@@ -18,13 +19,13 @@ use super::slot::Slot;
 use crate::dataplane::FlowEnd;
 use crate::ids::PortId;
 
-/// Free slots of two buckets that flows of small ports alone take.
+/// Free slots of two buckets that are for small ports while many evicted ones wait to be free.
 const RESERVED_SLOTS: u32 = 2;
 
-/// Evicted slots that wait to be free from which on slots are reserved.
+/// Number of slots of a worker that wait to be free from which on they are many.
 const BURST: usize = 16;
 
-/// Unassured flows of a port that are not evicted where there are free slots beyond the reserved ones.
+/// Most unassured flows of a port that has few.
 const FEW: u32 = 4;
 
 /// Flow that an eviction ends.
