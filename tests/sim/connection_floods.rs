@@ -382,7 +382,7 @@ fn assert_set_up(scene: Scene) {
             complete += usize::from(connection.through == Connection::PACKETS);
             match connection.through {
                 Connection::PACKETS if kept.len() < KEPT && round > scene.rounds() / 2 => {
-                    kept.push(connection)
+                    kept.push(connection);
                 }
                 // The packet behind the last one resets the connection.
                 through if through <= Connection::PACKETS => open.push(connection),
