@@ -38,6 +38,9 @@ pub(crate) struct Packet {
     pub(crate) reply: bool,
     /// TCP flags.
     pub(crate) flags: u8,
+    /// TCP: segments with data that the initiator has sent before, or that the responder acknowledges. `None`: the packet has no
+    /// data and acknowledges none.
+    pub(crate) segments: Option<u32>,
     /// Part of a datagram; `None` where the packet is whole.
     pub(crate) fragment: Option<Fragment>,
     /// Whether the initiator sends to the virtual address of the destination's Service.
@@ -93,11 +96,10 @@ impl Packet {
         let (src_port, dst_port) = if self.reply { (dst_port, src_port) } else { (src_port, dst_port) };
         frame.fill(0);
         ethernet::set_addresses(frame, GATEWAY, mac(src));
-        let payload = match (protocol, family) {
-            (Protocol::TCP, _) => tcp::HEADER_BYTES,
-            (_, 4) => frame.len() - ethernet::HEADER_BYTES - ipv4::HEADER_BYTES,
-            _ => frame.len() - ethernet::HEADER_BYTES - ipv6::HEADER_BYTES,
-        };
+        let ip_header = if family == 4 { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+        let most = frame.len() - ethernet::HEADER_BYTES - ip_header;
+        let has_data = self.segments.is_some() && !self.reply;
+        let payload = if protocol == Protocol::TCP && !has_data { tcp::HEADER_BYTES } else { most };
         let packet = &mut frame[ethernet::HEADER_BYTES..];
         let is_virtual = self.by_service && !self.reply;
         let to = if is_virtual { virtual_address(dst, family) } else { address(dst, family) };
@@ -116,10 +118,13 @@ impl Packet {
         segment[..2].copy_from_slice(&src_port.to_be_bytes());
         segment[2..4].copy_from_slice(&dst_port.to_be_bytes());
         if protocol == Protocol::TCP {
-            // SYN has the sequence number 0, every later segment 1, in both directions.
+            // SYN has the sequence number 0, every later segment 1 and the data sent before, in both directions.
             let syn = self.flags & tcp::Flags::SYN != 0;
-            segment[7] = u8::from(!syn);
-            segment[11] = u8::from(self.flags & tcp::Flags::ACK != 0);
+            let data = self.segments.unwrap_or(0).wrapping_mul((most - tcp::HEADER_BYTES) as u32);
+            let (sent, acknowledged) = if self.reply { (0, data) } else { (data, 0) };
+            let number = |is_counted: bool, data: u32| u32::from(is_counted).wrapping_add(data).to_be_bytes();
+            segment[4..8].copy_from_slice(&number(!syn, sent));
+            segment[8..12].copy_from_slice(&number(self.flags & tcp::Flags::ACK != 0, acknowledged));
             segment[12] = 5 << 4;
             segment[13] = self.flags;
             segment[14] = 0x20;

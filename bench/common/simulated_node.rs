@@ -43,6 +43,11 @@ fn flow_memory() -> FlowMemory {
     })
 }
 
+/// Slots of a flow table with room for half as many flows again, and for the new flows of a case.
+pub(crate) fn slots_for(flows: usize) -> usize {
+    flows * 3 / 2 + NEW_FLOWS_MAX
+}
+
 /// Dataplane, and the pods' ends of its ports.
 pub(crate) struct SimulatedNode {
     pub(crate) simulation: Simulation,
@@ -55,15 +60,13 @@ pub(crate) struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// Makes a node with one worker. Its flow table has room for half as many flows again, and for the new
-    /// flows of a case.
-    pub(crate) fn new(tables: &CompiledRules, flows: usize) -> SimulatedNode {
-        SimulatedNode::with_workers(tables, flows, 1)
+    /// Makes a node with one worker and a flow table of this size.
+    pub(crate) fn new(tables: &CompiledRules, slots: usize) -> SimulatedNode {
+        SimulatedNode::with_workers(tables, slots, 1)
     }
 
     /// Makes a node like [`SimulatedNode::new`], with this many workers.
-    pub(crate) fn with_workers(tables: &CompiledRules, flows: usize, workers: usize) -> SimulatedNode {
-        let slots = flows * 3 / 2 + NEW_FLOWS_MAX;
+    pub(crate) fn with_workers(tables: &CompiledRules, slots: usize, workers: usize) -> SimulatedNode {
         let conntrack = ConntrackSettings {
             flows_max: slots,
             pod_quota_percent: 100,
@@ -134,6 +137,15 @@ impl SimulatedNode {
             }
         }
         panic!("flows are lost in each of {HANDSHAKES_MAX} handshakes: {:?}", self.drops());
+    }
+
+    /// Opens twice as many flows as the table has slots.
+    pub(crate) fn fill(&mut self, traffic: &mut Traffic) {
+        for _ in 0..2 * self.slots / BATCH {
+            let expected = self.load(traffic);
+            self.step();
+            self.check(expected);
+        }
     }
 
     /// Runs one round of batches and returns nanoseconds a packet of its median batch. A batch takes some

@@ -1,5 +1,6 @@
 //! Cases of the packet path and their traffic: the sequence of packets that a case injects.
 
+use palisade::limits::BATCH_FRAMES_MAX;
 use palisade::net::flow::Protocol;
 use palisade::net::tcp;
 
@@ -19,8 +20,8 @@ pub(crate) enum Order {
 /// One case of the packet path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
-    /// Kind of traffic: `established`, `reply`, `new-flow`, `denied`, `mixed` or `fragments`; the first three with `service-`
-    /// before them are of flows to virtual addresses.
+    /// Kind of traffic: `established`, `reply`, `exchange`, `new-flow`, `full-table`, `denied`, `mixed` or `fragments`.
+    /// `tcp-` before the first three: TCP connections; `service-` before it: flows to virtual addresses.
     pub(crate) name: &'static str,
     /// IP version.
     pub(crate) family: u8,
@@ -37,9 +38,21 @@ impl Case {
         self.name.starts_with("service-")
     }
 
+    /// Protocol of its flows, of half of them in a mix.
+    pub(crate) fn protocol(&self) -> Protocol {
+        if self.name.contains("tcp-") { Protocol::TCP } else { Protocol::UDP }
+    }
+
+    /// Whether new flows find a table with a slot for each of its flows, all of which nobody has answered.
+    pub(crate) fn fills_table(&self) -> bool {
+        self.name == "full-table"
+    }
+
     /// Bytes of every frame: the headers, and at least the minimum of Ethernet.
     pub(crate) fn frame_bytes(&self) -> usize {
-        if matches!(self.name, "mixed" | "fragments") { 80 } else { 64 }
+        let is_larger = matches!(self.name, "mixed" | "fragments")
+            || self.family == 6 && self.protocol() == Protocol::TCP;
+        if is_larger { 80 } else { 64 }
     }
 }
 
@@ -64,6 +77,8 @@ enum Kind {
     Established,
     NewFlow,
     Denied,
+    /// A batch of data of the initiators, then one of the responders' acknowledgements of it.
+    Exchange,
     Mixed,
     Fragments,
 }
@@ -71,9 +86,10 @@ enum Kind {
 impl Traffic {
     /// Makes the packets of a case. Its established flows are those of [`Traffic::established`].
     pub(crate) fn new(case: &Case, tables: &CompiledRules) -> Traffic {
-        let kind = match case.name {
-            "established" | "service-established" | "reply" | "service-reply" => Kind::Established,
-            "new-flow" | "service-new-flow" => Kind::NewFlow,
+        let kind = match case.name.trim_start_matches("service-").trim_start_matches("tcp-") {
+            "established" | "reply" => Kind::Established,
+            "exchange" => Kind::Exchange,
+            "new-flow" | "full-table" => Kind::NewFlow,
             "denied" => Kind::Denied,
             "fragments" => Kind::Fragments,
             _ => Kind::Mixed,
@@ -84,7 +100,7 @@ impl Traffic {
             || (0..case.flows).map(|i| denied_flow(i, case.family, tables, &mut random)).collect();
         let mut denied: Vec<Flow> = match kind {
             Kind::Denied | Kind::Mixed => denied(),
-            Kind::Established | Kind::NewFlow | Kind::Fragments => Vec::new(),
+            Kind::Established | Kind::Exchange | Kind::NewFlow | Kind::Fragments => Vec::new(),
         };
         if case.order == Order::Random {
             shuffle(&mut established);
@@ -99,9 +115,10 @@ impl Traffic {
         let mut random = Random(SEED);
         let protocol = |i: usize| match case.name {
             "mixed" if i % 2 == 1 => Protocol::TCP,
-            _ => Protocol::UDP,
+            _ => case.protocol(),
         };
-        let established: Vec<Flow> = (0..case.flows)
+        let flows = if case.fills_table() { 0 } else { case.flows };
+        let established: Vec<Flow> = (0..flows)
             .map(|i| of_service(case.by_service(), allowed_flow(i, protocol(i), &mut random)))
             .collect();
         for flow in established.iter().take(1000) {
@@ -143,7 +160,7 @@ impl Traffic {
         let by_service = self.by_service;
         let step = |reply, flags| {
             let of = self.established.iter().filter(move |flow| flags == 0 || flow.protocol == Protocol::TCP);
-            of.map(move |&flow| Packet { flow, reply, flags, fragment: None, by_service })
+            of.map(move |&flow| Packet { flow, reply, flags, segments: None, fragment: None, by_service })
         };
         let udp = |reply| step(reply, 0).filter(|packet| packet.flow.protocol == Protocol::UDP);
         let (syn, syn_ack, ack) = (tcp::Flags::SYN, SYN_ACK, tcp::Flags::ACK);
@@ -169,21 +186,31 @@ impl Traffic {
                 let flow = allowed_flow(self.next_new, Protocol::UDP, &mut Random(SEED ^ at as u64));
                 let flow = of_service(by_service, flow);
                 self.next_new += 1;
-                (Packet { flow, reply: false, flags: 0, fragment: None, by_service }, true)
+                (Packet { flow, reply: false, flags: 0, segments: None, fragment: None, by_service }, true)
             }
             Kind::Denied => {
                 let flow = self.denied[at % self.denied.len()];
-                (Packet { flow, reply: false, flags: 0, fragment: None, by_service }, false)
+                (Packet { flow, reply: false, flags: 0, segments: None, fragment: None, by_service }, false)
             }
             Kind::Fragments => {
                 let flow = self.established[at / 2 % self.established.len()];
                 let fragment = Fragment { identification: (at / 2) as u32, is_first: at.is_multiple_of(2) };
-                (Packet { flow, reply: false, flags: 0, fragment: Some(fragment), by_service }, true)
+                let fragment = Some(fragment);
+                (Packet { flow, reply: false, flags: 0, segments: None, fragment, by_service }, true)
             }
             Kind::Established | Kind::Mixed => {
                 let flow = self.established[at % self.established.len()];
                 let reply = self.reversed || self.kind == Kind::Mixed && at / 16 % 2 == 1;
-                (Packet { flow, reply, flags: tcp::Flags::ACK, fragment: None, by_service }, true)
+                let flags = tcp::Flags::ACK;
+                (Packet { flow, reply, flags, segments: None, fragment: None, by_service }, true)
+            }
+            Kind::Exchange => {
+                let (turn, flows) = (at / BATCH_FRAMES_MAX, self.established.len());
+                let (number, reply) = (turn / 2 * BATCH_FRAMES_MAX + at % BATCH_FRAMES_MAX, turn % 2 == 1);
+                let segments = Some((number / flows) as u32 + u32::from(reply));
+                let flow = self.established[number % flows];
+                let flags = tcp::Flags::ACK;
+                (Packet { flow, reply, flags, segments, fragment: None, by_service }, true)
             }
         }
     }

@@ -22,7 +22,7 @@ mod uplink;
 use std::collections::BTreeMap;
 
 use common::compiled_rules::CompiledRules;
-use common::simulated_node::{FLOW_TABLE_DIRECTORY, SimulatedNode};
+use common::simulated_node::{FLOW_TABLE_DIRECTORY, SimulatedNode, slots_for};
 use common::statistics::median;
 use common::time_stamp_counter::tsc_ghz;
 use common::traffic::{Case, Order, Traffic};
@@ -95,6 +95,11 @@ fn groups() -> Vec<Vec<Case>> {
     };
     let established = |family| [100, 10_000, 100_000, 1_000_000].map(|flows| Case { family, flows, ..case });
     let by_rules = |name, flows| RULES.map(|rules| Case { name, rules, flows, ..case });
+    let protocols = |family| {
+        const NAMES: [&str; 4] = ["established", "tcp-established", "exchange", "tcp-exchange"];
+        let both = |flows| NAMES.map(|name| Case { name, family, flows, rules: 1_000, ..case });
+        [100, 10_000, 1_000_000].into_iter().flat_map(both).collect()
+    };
     let families = |name, flows| [4, 6].map(|family| Case { name, family, flows, ..case });
     let services = |without, with| {
         let both = [without, with].into_iter().flat_map(|name| families(name, 10_000));
@@ -103,12 +108,18 @@ fn groups() -> Vec<Vec<Case>> {
     vec![
         established(4).into_iter().flat_map(orders).collect(),
         established(6).into_iter().flat_map(orders).collect(),
+        protocols(4),
+        protocols(6),
         by_rules("established", 10_000).into(),
         by_rules("new-flow", 100_000).into(),
+        [1 << 14, 1 << 18].map(|flows| Case { name: "full-table", rules: 1_000, flows, ..case }).into(),
         families("new-flow", 10_000).into_iter().chain(families("new-flow", 1_000_000)).collect(),
         by_rules("denied", 10_000).into_iter().chain([Case { name: "denied", family: 6, ..case }]).collect(),
         services("established", "service-established"),
         services("reply", "service-reply"),
+        services("service-established", "service-tcp-established"),
+        services("service-reply", "service-tcp-reply"),
+        services("service-exchange", "service-tcp-exchange"),
         services("new-flow", "service-new-flow"),
         families("mixed", 100_000).into(),
         families("fragments", 10_000).into(),
@@ -142,16 +153,21 @@ impl Run {
             let tables = self.tables.entry(case.rules).or_insert_with(|| CompiledRules::new(case.rules));
             let known = nodes.iter().position(|(of, _)| Case { order: case.order, ..*of } == case);
             let node = known.unwrap_or_else(|| {
-                let mut node = SimulatedNode::new(tables, case.flows);
+                let slots = if case.fills_table() { case.flows } else { slots_for(case.flows) };
+                let mut node = SimulatedNode::new(tables, slots);
                 if case.by_service() {
-                    let (services, _) = services::table(services::SERVICES);
+                    let (services, _) = services::table(services::SERVICES, case.protocol());
                     node.load_services(&services);
                 }
                 node.establish(&Traffic::established(&case, tables));
                 nodes.push((case, node));
                 nodes.len() - 1
             });
-            measured.push(Measured { case, traffic: Traffic::new(&case, tables), node, ns: Vec::new() });
+            let mut traffic = Traffic::new(&case, tables);
+            if case.fills_table() {
+                nodes[node].1.fill(&mut traffic);
+            }
+            measured.push(Measured { case, traffic, node, ns: Vec::new() });
         }
         for _ in 0..=self.rounds {
             for measured in &mut measured {

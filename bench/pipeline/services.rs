@@ -18,13 +18,8 @@ use crate::common::statistics::{median, rounded};
 pub(crate) const SERVICES: u16 = 10_000;
 const BACKENDS: u32 = 10;
 
-fn name(number: u16) -> ServicePortName {
-    ServicePortName {
-        namespace: "bench".to_owned(),
-        name: format!("service{number}"),
-        port: None,
-        protocol: Protocol::UDP,
-    }
+fn name(number: u16, protocol: Protocol) -> ServicePortName {
+    ServicePortName { namespace: "bench".to_owned(), name: format!("service{number}"), port: None, protocol }
 }
 
 /// Port of Service `number`. Those of the first numbers have a pod of the node as their backend, the others ten backends
@@ -47,11 +42,12 @@ fn port(number: u16, first: u32) -> ServicePort {
 }
 
 /// Makes the Services, and returns them with a port of the last one that has another backend.
-pub(crate) fn table(count: u16) -> (ServiceSet, ServicesDiff) {
-    let ports = (0..count).map(|number| (name(number), port(number, 0))).collect();
+pub(crate) fn table(count: u16, protocol: Protocol) -> (ServiceSet, ServicesDiff) {
+    let ports = (0..count).map(|number| (name(number, protocol), port(number, 0))).collect();
     let table = ServiceTable { node_addresses: Vec::new(), ports };
     let last = count - 1;
-    let diff = ServicesDiff { set: [(name(last), port(last, 1))].into(), ..ServicesDiff::default() };
+    let diff =
+        ServicesDiff { set: [(name(last, protocol), port(last, 1))].into(), ..ServicesDiff::default() };
     (ServiceSet::new(&table).expect("valid Services"), diff)
 }
 
@@ -60,9 +56,10 @@ pub(crate) fn change(count: u16, rounds: usize) {
     let settings = Settings { frames_per_worker: 4096, ..Settings::default() };
     let mut simulation = Simulation::new(&settings).expect("memory for the switch");
     let before = resident_bytes();
-    let (set, there) = table(count);
+    let (set, there) = table(count, Protocol::UDP);
     let last = count - 1;
-    let back = ServicesDiff { set: [(name(last), port(last, 0))].into(), ..ServicesDiff::default() };
+    let back =
+        ServicesDiff { set: [(name(last, Protocol::UDP), port(last, 0))].into(), ..ServicesDiff::default() };
     let mut set = set;
     let load = Instant::now();
     simulation.publish(DesiredState { services: Some(set.clone().into()), ..DesiredState::default() });

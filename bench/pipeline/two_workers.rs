@@ -12,7 +12,7 @@ use palisade::dataplane::SimulatedPort;
 use palisade::limits::BATCH_FRAMES_MAX;
 
 use crate::common::compiled_rules::CompiledRules;
-use crate::common::simulated_node::SimulatedNode;
+use crate::common::simulated_node::{SimulatedNode, slots_for};
 use crate::common::statistics::median;
 use crate::common::traffic::{Case, Traffic};
 use crate::report::Report;
@@ -43,7 +43,7 @@ struct Measured {
 
 impl Measured {
     fn new(case: Case, tables: &CompiledRules) -> Measured {
-        let mut node = SimulatedNode::with_workers(tables, case.flows, case.workers);
+        let mut node = SimulatedNode::with_workers(tables, slots_for(case.flows), case.workers);
         node.establish(&Traffic::established(&case, tables));
         let there = || Traffic::new(&case, tables);
         let back = || there().reversed();

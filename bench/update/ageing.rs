@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::common::compiled_rules::CompiledRules;
 use crate::common::json_lines;
 use crate::common::latency::Latencies;
-use crate::common::simulated_node::SimulatedNode;
+use crate::common::simulated_node::{SimulatedNode, slots_for};
 use crate::common::statistics::rounded;
 use crate::common::traffic::{Case, Order, Traffic};
 
@@ -32,7 +32,7 @@ pub(crate) fn measure(flows: usize) {
     let case = Case { name: "established", family: 4, rules: 1, flows, order: Order::Sequence, workers: 1 };
     let used = Case { flows: USED, ..case };
     let tables = CompiledRules::new(case.rules);
-    let mut node = SimulatedNode::new(&tables, flows);
+    let mut node = SimulatedNode::new(&tables, slots_for(flows));
     node.establish(&Traffic::established(&case, &tables));
     let mut traffic = Traffic::new(&used, &tables);
     node.simulation.now += IDLE;

@@ -20,7 +20,7 @@ use crate::common::compiled_rules::CompiledRules;
 use crate::common::json_lines;
 use crate::common::latency::Latencies;
 use crate::common::random::Random;
-use crate::common::simulated_node::{SimulatedNode, load_forwarded};
+use crate::common::simulated_node::{SimulatedNode, load_forwarded, slots_for};
 use crate::common::statistics::{median, rounded};
 use crate::common::traffic::{Case, Order, Traffic};
 
@@ -64,7 +64,7 @@ struct Line {
 pub(crate) fn measure(rules: usize, flows: usize, windows: usize, window: Duration) {
     let case = Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
     let tables = CompiledRules::new(rules);
-    let mut node = SimulatedNode::new(&tables, flows);
+    let mut node = SimulatedNode::new(&tables, slots_for(flows));
     node.establish(&Traffic::established(&case, &tables));
     let mut traffic = Traffic::new(&case, &tables);
     let mut control = Control::new(&node.desired);

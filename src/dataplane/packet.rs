@@ -4,7 +4,7 @@ use crate::net::address::{self, Address};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::net::mac::Mac;
 use crate::net::sctp;
-use crate::net::tcp::{self, Flags};
+use crate::net::tcp::Flags;
 
 /// Mark of a frame that a socket of the node has sent, in [`Packet::src_bits`]: the I/G bit of its source address, which
 /// no station's address has (IEEE 802.3). `src/xdp/bpf/node.bpf.c` writes it.
@@ -48,7 +48,9 @@ pub(crate) struct Packet {
     /// with a routing header that has segments left.
     pub whole: bool,
     /// Start of the IP header.
-    pub l3: u16,
+    pub l3: u8,
+    /// Bytes of the TCP header.
+    pub tcp_header_bytes: u8,
     /// Start of the transport header.
     pub l4: u16,
     /// End of the IP packet. Ethernet padding follows it.
@@ -117,7 +119,13 @@ impl Packet {
     /// Bytes of the IP packet.
     #[inline]
     pub(crate) fn ip_bytes(&self) -> usize {
-        usize::from(self.end - self.l3)
+        usize::from(self.end) - usize::from(self.l3)
+    }
+
+    /// Bytes of the IP header with its options or extension headers.
+    #[inline]
+    pub(crate) fn ip_header_bytes(&self) -> usize {
+        usize::from(self.l4) - usize::from(self.l3)
     }
 
     /// Bytes of the transport header and what it carries.
@@ -134,9 +142,8 @@ impl Packet {
 
     /// Bytes of TCP payload.
     #[inline]
-    pub(crate) fn tcp_payload_bytes(&self, head: &[u8]) -> u32 {
-        let header = tcp::Tcp::new(self.transport(head)).map_or(0, tcp::Tcp::header_bytes);
-        self.transport_bytes().saturating_sub(header) as u32
+    pub(crate) fn tcp_payload_bytes(&self) -> u32 {
+        self.transport_bytes().saturating_sub(usize::from(self.tcp_header_bytes)) as u32
     }
 
     /// Whether the packet opens a connection: a TCP segment with SYN and without ACK, an SCTP INIT (RFC 9260 section 3.2).

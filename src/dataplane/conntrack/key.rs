@@ -174,11 +174,14 @@ impl Key {
             && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | REQUESTS | IPV6) == 0
     }
 
-    /// Whether a packet of the flow reads the half of its other end too: TCP compares the windows of both,
-    /// and the state of an SCTP flow is in the half of its lower end.
+    /// Whether a packet of the flow reads the half of its other end too: of TCP over IPv6 it has the other address, and of
+    /// SCTP the state is in the half of the lower end.
     #[inline]
     pub(super) fn needs_both_halves(&self) -> bool {
-        matches!(self.protocol(), Protocol::TCP | Protocol::SCTP)
+        match self.protocol() {
+            Protocol::TCP => !self.is_v4(),
+            protocol => protocol == Protocol::SCTP,
+        }
     }
 
     /// Its protocol.

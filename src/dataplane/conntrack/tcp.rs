@@ -37,7 +37,7 @@ use crate::net::tcp::Flags;
 pub(crate) struct TcpSide {
     /// One more than the highest sequence number that it sent.
     pub end: u32,
-    /// Highest sequence number that its peer's window allows.
+    /// Sequence number that a window of its peer is known to allow. [`TcpSide::limit`] is the highest one.
     pub max_end: u32,
     /// Largest window that it offered, bytes; zero before its first segment.
     pub max_window: u32,
@@ -119,7 +119,8 @@ impl TcpFlow {
             flow.record_syn(segment, Side::Initiator);
         } else if is_middle && pickup {
             flow.state = Unacknowledged;
-            flow.update_windows(segment, Side::Initiator);
+            let [initiator, responder] = &mut flow.sides;
+            initiator.update_windows(responder, segment);
             flow.sides[1].acknowledged = flow.sides[0].end;
         } else {
             return None;
@@ -132,8 +133,9 @@ impl TcpFlow {
     pub(crate) fn advance(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let flags = segment.flags;
         if flags.0 & (Flags::SYN | Flags::RST | Flags::FIN) == 0 && self.state == Established {
-            if self.is_in_window(segment, sender) {
-                self.update_windows(segment, sender);
+            let (ours, peer) = self.sender_first(sender);
+            if !ours.goes_on(segment) {
+                ours.pass(peer, segment);
             }
             return Outcome::Pass;
         }
@@ -157,8 +159,12 @@ impl TcpFlow {
             return Outcome::Pass;
         }
         // After a reset a late segment changes nothing: the responder may never have sent one.
-        if self.state != Reset && self.is_in_window(segment, sender) {
-            self.update_windows(segment, sender);
+        if self.state == Reset {
+            return Outcome::Pass;
+        }
+        let (ours, peer) = self.sender_first(sender);
+        if ours.is_in_window(peer, segment) {
+            ours.update_windows(peer, segment);
             self.state = self.after_data(flags, sender, segment.acknowledgement);
         }
         Outcome::Pass
@@ -243,9 +249,10 @@ impl TcpFlow {
             return Outcome::Pass;
         }
         // In a picked-up connection a side without segments so far may use the window that its peer offers.
-        let start = if ours.has_sent() { ours.end } else { ours.max_end };
-        let fits = !after(start.wrapping_sub(peer.max_window), segment.sequence)
-            && !after(segment.sequence, ours.max_end);
+        let limit = ours.limit(peer);
+        let start = if ours.has_sent() { ours.end } else { limit };
+        let fits =
+            !after(start.wrapping_sub(peer.max_window), segment.sequence) && !after(segment.sequence, limit);
         if fits { Outcome::Pass } else { Outcome::Invalid }
     }
 
@@ -266,7 +273,8 @@ impl TcpFlow {
             // A simultaneous open, in which each side answers the other's SYN (RFC 9293 section 3.5, figure
             // 7).
             (SynReceived, Side::Initiator, true) if segment.acknowledgement == self.sides[1].end => {
-                self.update_windows(segment, sender);
+                let (ours, peer) = self.sender_first(sender);
+                ours.update_windows(peer, segment);
                 self.state = Established;
             }
             // A responder's SYN opens a connection in the other direction, which policy has not evaluated.
@@ -321,70 +329,11 @@ impl TcpFlow {
         self.sides[1 - sender as usize].acknowledged = end;
     }
 
-    /// Whether a segment is within the windows of both sides.
-    #[inline]
-    fn is_in_window(&self, segment: &Segment, sender: Side) -> bool {
-        let ours = &self.sides[sender as usize];
-        let peer = &self.sides[1 - sender as usize];
-        if !ours.has_sent() || !peer.has_sent() {
-            // In a connection that was picked up, either the peer has sent nothing yet, or this is the first segment of its
-            // sender.
-            return !peer.has_sent() || self.answers_pickup(segment, sender);
-        }
-        let peer_end_min = peer.end.wrapping_sub(ours.max_window.max(ACKNOWLEDGED_LATE));
-        let not_beyond = !after(segment.sequence, ours.max_end.wrapping_add(1));
-        let not_before = !after(ours.end.wrapping_sub(peer.max_window.max(1)), segment.end());
-        let acknowledges = !segment.flags.has(Flags::ACK)
-            || (!after(segment.acknowledgement, peer.end) && !after(peer_end_min, segment.acknowledgement));
-        not_beyond && not_before && acknowledges
-    }
-
-    /// Whether the first segment of one side of a picked-up connection answers the segments of the other.
-    /// Only this segment has the window of its sender.
-    fn answers_pickup(&self, segment: &Segment, sender: Side) -> bool {
-        let ours = &self.sides[sender as usize];
-        let peer = &self.sides[1 - sender as usize];
-        let window = segment.scaled_window(ours.scale).max(ACKNOWLEDGED_LATE);
-        let start = ours.max_end.wrapping_sub(peer.max_window).wrapping_sub(ACKNOWLEDGED_LATE);
-        segment.flags.has(Flags::ACK)
-            && !after(segment.acknowledgement, peer.end)
-            && !after(peer.end.wrapping_sub(window), segment.acknowledgement)
-            && !after(segment.sequence, ours.max_end.wrapping_add(1))
-            && !after(start, segment.end())
-    }
-
-    /// Updates numbers and windows of both sides by a segment in the window.
-    #[inline]
-    fn update_windows(&mut self, segment: &Segment, sender: Side) {
-        let alone = !self.sides[1 - sender as usize].has_sent();
-        let ours = &mut self.sides[sender as usize];
-        let window = segment.scaled_window(ours.scale).max(1);
-        let end = segment.end();
-        if !ours.has_sent() {
-            (ours.end, ours.max_end) = (end, end.wrapping_add(window));
-            ours.acknowledged = segment.acknowledgement;
-        }
-        if after(end, ours.end) {
-            ours.end = end;
-            // No window limits a side whose peer has sent nothing. Its limit follows its numbers, so that the
-            // two stay within half of the sequence space.
-            if alone && after(end, ours.max_end) {
-                ours.max_end = end;
-            }
-        }
-        ours.finished |= segment.flags.has(Flags::FIN);
-        ours.max_window = ours.max_window.max(window);
-        if !segment.flags.has(Flags::ACK) {
-            return;
-        }
-        if after(segment.acknowledgement, ours.acknowledged) {
-            ours.acknowledged = segment.acknowledgement;
-        }
-        let peer = &mut self.sides[1 - sender as usize];
-        let allowed = segment.acknowledgement.wrapping_add(window);
-        if !peer.has_sent() || after(allowed, peer.max_end) {
-            peer.max_end = allowed;
-        }
+    /// The sender and its peer.
+    #[inline(always)]
+    fn sender_first(&mut self, sender: Side) -> (&mut TcpSide, &TcpSide) {
+        let [initiator, responder] = &mut self.sides;
+        if sender == Side::Initiator { (initiator, responder) } else { (responder, initiator) }
     }
 }
 
@@ -397,6 +346,99 @@ impl TcpSide {
     #[inline]
     fn has_sent(&self) -> bool {
         self.max_window != 0
+    }
+
+    /// Highest sequence number that a window of the peer allows.
+    #[inline]
+    pub(crate) fn limit(&self, peer: &TcpSide) -> u32 {
+        let allowed = peer.acknowledged.wrapping_add(peer.max_window);
+        let is_later = !self.has_sent() || after(allowed, self.max_end);
+        if peer.has_sent() && is_later { allowed } else { self.max_end }
+    }
+
+    /// Takes the numbers of a segment of this side, without SYN, RST and FIN, that goes on in an established connection where
+    /// the side's last segment has ended. Returns false, and changes nothing, for a segment that has to be compared with what the
+    /// peer has sent: [`TcpSide::pass`] does so.
+    ///
+    /// A segment goes on that begins within the window which the peer is known to have offered, and that acknowledges no more than
+    /// the side's own windows have allowed. So nearly every segment reads and writes one cache line, and the workers of the two
+    /// directions share none.
+    #[inline(always)]
+    pub(super) fn goes_on(&mut self, segment: &Segment) -> bool {
+        let end = segment.end();
+        let room = self.max_end.wrapping_add(1).wrapping_sub(segment.sequence) as i32;
+        let acknowledged = segment.acknowledgement.wrapping_sub(self.acknowledged);
+        let goes_on = segment.flags.has(Flags::ACK)
+            & self.has_sent()
+            & (room >= 0)
+            & !after(self.end, end)
+            & (acknowledged <= self.max_window)
+            & (segment.scaled_window(self.scale) <= self.max_window);
+        if goes_on {
+            (self.end, self.acknowledged) = (end, segment.acknowledgement);
+        }
+        goes_on
+    }
+
+    /// Takes the numbers of any segment of this side, without SYN, RST and FIN, in an established connection: those of a segment
+    /// outside the windows change nothing.
+    pub(super) fn pass(&mut self, peer: &TcpSide, segment: &Segment) {
+        if self.is_in_window(peer, segment) {
+            self.update_windows(peer, segment);
+        }
+    }
+
+    /// Whether a segment of this side is within the windows of both sides.
+    fn is_in_window(&self, peer: &TcpSide, segment: &Segment) -> bool {
+        if !self.has_sent() || !peer.has_sent() {
+            // In a connection that was picked up, either the peer has sent nothing yet, or this is the first segment of its
+            // sender.
+            return !peer.has_sent() || self.answers_pickup(peer, segment);
+        }
+        let peer_end_min = peer.end.wrapping_sub(self.max_window.max(ACKNOWLEDGED_LATE));
+        let not_beyond = !after(segment.sequence, self.limit(peer).wrapping_add(1));
+        let not_before = !after(self.end.wrapping_sub(peer.max_window), segment.end());
+        let acknowledges = !segment.flags.has(Flags::ACK)
+            || (!after(segment.acknowledgement, peer.end) && !after(peer_end_min, segment.acknowledgement));
+        not_beyond && not_before && acknowledges
+    }
+
+    /// Whether the first segment of one side of a picked-up connection answers the segments of the other.
+    /// Only this segment has the window of its sender.
+    #[cold]
+    fn answers_pickup(&self, peer: &TcpSide, segment: &Segment) -> bool {
+        let window = segment.scaled_window(self.scale).max(ACKNOWLEDGED_LATE);
+        let limit = self.limit(peer);
+        let start = limit.wrapping_sub(peer.max_window).wrapping_sub(ACKNOWLEDGED_LATE);
+        segment.flags.has(Flags::ACK)
+            && !after(segment.acknowledgement, peer.end)
+            && !after(peer.end.wrapping_sub(window), segment.acknowledgement)
+            && !after(segment.sequence, limit.wrapping_add(1))
+            && !after(start, segment.end())
+    }
+
+    /// Updates numbers and windows by a segment of this side in the window.
+    fn update_windows(&mut self, peer: &TcpSide, segment: &Segment) {
+        let window = segment.scaled_window(self.scale).max(1);
+        let end = segment.end();
+        self.max_end = self.limit(peer);
+        if !self.has_sent() {
+            (self.end, self.max_end) = (end, end.wrapping_add(window));
+            self.acknowledged = segment.acknowledgement;
+        }
+        if after(end, self.end) {
+            self.end = end;
+            // No window limits a side whose peer has sent nothing. Its limit follows its numbers, so that the
+            // two stay within half of the sequence space.
+            if !peer.has_sent() && after(end, self.max_end) {
+                self.max_end = end;
+            }
+        }
+        self.finished |= segment.flags.has(Flags::FIN);
+        self.max_window = self.max_window.max(window);
+        if segment.flags.has(Flags::ACK) && after(segment.acknowledgement, self.acknowledged) {
+            self.acknowledged = segment.acknowledgement;
+        }
     }
 }
 

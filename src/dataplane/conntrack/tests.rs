@@ -8,7 +8,8 @@ use super::table::{BUCKET_SLOTS, FREE, TOMBSTONE, TagMatch};
 use super::tcp::TcpSide;
 use super::timeouts::timeouts_ms;
 use super::{
-    Conntrack, FlowState, InsertOutcome, Key, NewFlow, QuotaClass, Segment, Side, Slot, TcpFlow, WorkerState,
+    Conntrack, FlowState, InsertOutcome, Key, NewFlow, Outcome, QuotaClass, Segment, Side, Slot, TcpFlow,
+    WorkerState,
 };
 use crate::dataplane::{ConntrackSettings, Timeouts};
 use crate::ids::{Generation, PortId, WorkerId};

@@ -51,7 +51,7 @@ pub(crate) fn parse_frame(head: &[u8], len: usize, packet: &mut Packet) -> Optio
         return Some(DropReason::Truncated);
     };
     *packet = Packet {
-        l3: header.header_bytes as u16,
+        l3: header.header_bytes as u8,
         vlan: header.vlan.unwrap_or(0),
         src_bits: header.src.to_bits(),
         dst_bits: header.dst.to_bits(),
@@ -238,6 +238,7 @@ fn parse_tcp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
     packet.sequence = tcp.sequence();
     packet.acknowledgement = tcp.acknowledgement();
     packet.window = tcp.window();
+    packet.tcp_header_bytes = tcp.header_bytes() as u8;
     None
 }
 

@@ -168,8 +168,7 @@ fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, 
 fn segments_fit(batch: &Batch, i: usize, context: &Context<'_>, mtu: usize) -> bool {
     let (frame, packet) = (&batch.frames[i], &batch.packets[i]);
     context.umem.virtio_header(frame).is_some_and(|header| {
-        let headers =
-            usize::from(packet.l4 - packet.l3) + transport_header_bytes(packet, context.umem.data(frame));
+        let headers = packet.ip_header_bytes() + transport_header_bytes(packet, context.umem.data(frame));
         headers + usize::from(header.gso_size) <= mtu
     })
 }
@@ -202,8 +201,7 @@ fn shorten_segments(
     mtu: usize,
 ) -> bool {
     let (frame, packet) = (&mut batch.frames[i], &batch.packets[i]);
-    let headers =
-        usize::from(packet.l4 - packet.l3) + transport_header_bytes(packet, context.umem.data(frame));
+    let headers = packet.ip_header_bytes() + transport_header_bytes(packet, context.umem.data(frame));
     let gso_size = mtu.saturating_sub(headers) as u16;
     let header = VirtioNet { gso_size, ..header };
     let may = packet.protocol == Protocol::TCP

@@ -79,7 +79,19 @@ impl FlowWord {
         if self.0 & PLAIN == FlowState::UdpTwoWay as u64 { self.hop() } else { None }
     }
 
-    /// The same for a translated flow, and `None` for any other.
+    /// The hop of packets of this end, if the flow is an established connection of TCP. `None` as above.
+    #[inline]
+    pub(crate) fn established_hop(self) -> Option<u16> {
+        if self.0 & PLAIN == FlowState::Established as u64 { self.hop() } else { None }
+    }
+
+    /// The same for a translated connection, and `None` for any other.
+    #[inline]
+    pub(crate) fn established_hop_translated(self) -> Option<u16> {
+        if self.0 & PLAIN == FlowState::Established as u64 | TRANSLATED { self.hop() } else { None }
+    }
+
+    /// The hop of UDP for a translated flow, and `None` for any other.
     #[inline]
     pub(crate) fn plain_hop_translated(self) -> Option<u16> {
         if self.is_plain_translated() { self.hop() } else { None }
@@ -140,6 +152,7 @@ impl FlowWord {
         FlowWord(self.0 & !STATE | u64::from(state as u8))
     }
 
+    #[inline]
     pub(super) fn scale(self) -> u8 {
         ((self.0 & SCALE) >> SCALE_SHIFT) as u8
     }

@@ -117,6 +117,7 @@ impl Half {
         idle_ms(self.last_seen_ms.load(Relaxed), now_ms)
     }
 
+    #[inline(always)]
     pub(super) fn tcp(&self) -> TcpSide {
         let max_window = self.tcp_or_address[MAX_WINDOW].load(Relaxed);
         TcpSide {
@@ -140,6 +141,13 @@ impl Half {
     /// Forgets the window of a side. Its sequence numbers have no meaning without one.
     pub(super) fn forget_window(&self) {
         store_changed(&self.tcp_or_address[MAX_WINDOW], self.tcp_or_address[MAX_WINDOW].load(Relaxed), 0);
+    }
+
+    /// Stores the fields that [`TcpSide::goes_on`] changes.
+    #[inline]
+    pub(super) fn set_position(&self, side: &TcpSide) {
+        self.tcp_or_address[END].store(side.end, Relaxed);
+        self.tcp_or_address[ACKNOWLEDGED].store(side.acknowledged, Relaxed);
     }
 
     /// Stores the fields that differ.

@@ -6,8 +6,11 @@
 //! ```
 //!
 //! A UDP packet reads and writes the half of its own end, and no other: so the workers of the two directions
-//! share no cache line. TCP compares the windows of both ends and takes both halves; over IPv6 each half then
-//! has its own end's address only, where halves of other protocols have both.
+//! share no cache line. So do most segments of an established connection ([`TcpSide::goes_on`]); others compare
+//! the windows of both ends. Over IPv6 each half of a connection has its own end's address only, where halves of
+//! other protocols have both.
+//!
+//! [`TcpSide::goes_on`]: super::tcp::TcpSide::goes_on
 
 mod counters;
 mod flow_word;
@@ -26,7 +29,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use super::forward_counts::ForwardCount;
 use super::key::Key;
 use super::state::{FlowState, Side};
-use super::tcp::TcpFlow;
+use super::tcp::{Segment, TcpFlow};
 use crate::ids::Generation;
 use crate::mem::{prefetch_read, prefetch_write};
 use crate::net::address::Address;
@@ -311,6 +314,28 @@ impl Entry {
     #[inline]
     pub(crate) fn load_tcp(&self) -> TcpFlow {
         TcpFlow { state: self.state(), sides: self.sides().map(Half::tcp) }
+    }
+
+    /// Takes the numbers of a segment of one end, without SYN, RST and FIN, into an established connection, as
+    /// [`TcpFlow::advance`] does.
+    #[inline(always)]
+    pub(crate) fn pass_segment(&self, from_low: bool, segment: &Segment) {
+        let half = self.half(from_low);
+        let mut side = half.tcp();
+        if side.goes_on(segment) {
+            half.set_position(&side);
+        } else {
+            self.pass_any_segment(from_low, segment);
+        }
+    }
+
+    #[inline(never)]
+    fn pass_any_segment(&self, from_low: bool, segment: &Segment) {
+        let half = self.half(from_low);
+        let before = half.tcp();
+        let mut after = before;
+        after.pass(&self.half(!from_low).tcp(), segment);
+        half.store_tcp_changes(&before, &after);
     }
 
     /// Stores the fields of a TCP connection that differ from `before`, the values that were loaded. The

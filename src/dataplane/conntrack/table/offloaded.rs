@@ -77,6 +77,7 @@ impl Conntrack {
     }
 
     /// Whether the kernel forwards packets of the flow in a slot.
+    #[inline]
     pub(crate) fn is_offloaded(&self, slot: Slot) -> bool {
         self.offload.as_ref().is_some_and(|offload| offload.is_recorded(slot.number()))
     }

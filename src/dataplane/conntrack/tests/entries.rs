@@ -98,6 +98,70 @@ fn keys_v6() -> impl Strategy<Value = Key> {
     })
 }
 
+/// Numbers of a side of a connection, near this one.
+fn sides(near: u32) -> impl Strategy<Value = TcpSide> {
+    let offset = || prop_oneof![0_u32..4, 0_u32..100_000, any::<u32>()];
+    let window = prop_oneof![Just(0_u32), 1_u32..1 << 17, 1_u32..1 << 30];
+    (offset(), offset(), window, offset(), 0_u8..15).prop_map(
+        move |(end, room, max_window, behind, scale)| {
+            let end = near.wrapping_add(end);
+            let (max_end, acknowledged) = (end.wrapping_add(room), near.wrapping_sub(behind));
+            TcpSide { end, max_end, max_window, acknowledged, scale, finished: false }
+        },
+    )
+}
+
+/// Segments from one number on that acknowledge another one.
+fn segments(from: u32, acknowledges: u32) -> impl Strategy<Value = Segment> {
+    let offset = || prop_oneof![Just(0), -4_i32..4, -100_000_i32..100_000, any::<i32>()];
+    (offset(), offset(), any::<u16>(), 0_u32..3000).prop_map(
+        move |(sequence, acknowledgement, window, payload_bytes)| {
+            let sequence = from.wrapping_add_signed(sequence);
+            let acknowledgement = acknowledges.wrapping_add_signed(acknowledgement);
+            Segment {
+                flags: Flags(Flags::ACK),
+                sequence,
+                acknowledgement,
+                window,
+                payload_bytes,
+                scale: None,
+            }
+        },
+    )
+}
+
+proptest! {
+
+    #![proptest_config(crate::random::cases(4096))]
+
+    #[test]
+    fn a_segment_that_takes_the_short_path_changes_what_the_state_machine_changes(
+        (numbers, sent) in any::<[u32; 2]>().prop_flat_map(|[one, other]| {
+            let numbers = (sides(one), sides(other)).prop_map(<[TcpSide; 2]>::from);
+            let sent = proptest::collection::vec((segments(one, other), segments(other, one), any::<bool>()), 1..8);
+            (numbers, sent)
+        }),
+        opened_by_low in any::<bool>(),
+    ) {
+        let key = Key { word: word(1, Protocol::TCP), ..key(1) };
+        let tcp = TcpFlow { state: FlowState::Established, sides: numbers };
+        let [short, long] = [Entry::default(), Entry::default()];
+        for entry in [&short, &long] {
+            entry.publish(&key, &NewFlow { opened_by_low, tcp: Some(tcp), ..flow(3, tcp.state) }, 0);
+        }
+        for (by_initiator, by_responder, is_initiator) in sent {
+            let (segment, sender) =
+                if is_initiator { (by_initiator, Side::Initiator) } else { (by_responder, Side::Responder) };
+            short.pass_segment(is_initiator == opened_by_low, &segment);
+            let before = long.load_tcp();
+            let mut after = before;
+            prop_assert_eq!(after.advance(&segment, sender), Outcome::Pass);
+            prop_assert!(!long.store_tcp(&before, &after), "the state stays");
+            prop_assert_eq!(short.load_tcp(), long.load_tcp());
+        }
+    }
+}
+
 proptest! {
 
     #![proptest_config(crate::random::cases(256))]

@@ -181,7 +181,8 @@ impl Connection<'_> {
             if step.by_client { (Side::Initiator, self.next[1]) } else { (Side::Responder, self.next[0]) };
         let is_data = step.flags == Flags::ACK;
         // A sender stays in the window of the other end.
-        let room = self.seen.sides[from].max_end.wrapping_sub(self.next[from]) as i32;
+        let limit = self.seen.sides[from].limit(&self.seen.sides[to]);
+        let room = limit.wrapping_sub(self.next[from]) as i32;
         let payload_bytes = step.payload_bytes.min(room.max(0) as u32);
         let repeated = step.behind[0].min(payload_bytes);
         let mut segment = Segment {

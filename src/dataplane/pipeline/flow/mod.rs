@@ -7,4 +7,4 @@ pub(super) mod init;
 pub(super) mod offload;
 pub(super) mod revalidate;
 mod state;
-mod tcp_segment;
+pub(super) mod tcp_segment;

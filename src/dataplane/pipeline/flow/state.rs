@@ -50,6 +50,7 @@ pub(super) fn update_state(
     }
 }
 
+/// Changes the state of a connection by a segment of it.
 #[inline(always)]
 fn update_tcp(
     batch: &Batch,

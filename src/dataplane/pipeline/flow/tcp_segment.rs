@@ -2,6 +2,7 @@
 
 use crate::dataplane::conntrack::Segment;
 use crate::dataplane::packet::Packet;
+use crate::net::flow::Protocol;
 use crate::net::tcp::{self, Flags};
 
 /// Converts a packet, whose first buffer is `frame`. "A Window Scale option in a segment without a SYN bit MUST be ignored" (RFC 7323
@@ -20,7 +21,25 @@ pub(super) fn tcp_segment(packet: &Packet, frame: &[u8]) -> Segment {
         sequence: packet.sequence,
         acknowledgement: packet.acknowledgement,
         window: packet.window,
-        payload_bytes: packet.tcp_payload_bytes(frame),
+        payload_bytes: packet.tcp_payload_bytes(),
         scale,
     }
+}
+
+/// Converts a packet that cannot change the state of an established connection: one with ACK, and without SYN, RST and FIN. `None` for
+/// any other. The control bits are constants, which spares the window check branches.
+#[inline(always)]
+pub(in crate::dataplane::pipeline) fn data_segment(packet: &Packet) -> Option<Segment> {
+    const DECIDING: u8 = Flags::SYN | Flags::RST | Flags::FIN | Flags::ACK;
+    let is_data = (packet.protocol == Protocol::TCP)
+        & !packet.first_fragment
+        & (packet.tcp_flags().0 & DECIDING == Flags::ACK);
+    is_data.then(|| Segment {
+        flags: Flags(Flags::ACK),
+        sequence: packet.sequence,
+        acknowledgement: packet.acknowledgement,
+        window: packet.window,
+        payload_bytes: packet.tcp_payload_bytes(),
+        scale: None,
+    })
 }

@@ -56,9 +56,8 @@ pub(super) fn reset(umem: &Umem, frame: &mut Frame, packet: &Packet) -> bool {
     let Some(segment) = tcp::Tcp::new(packet.transport(umem.data(frame))) else { return false };
     let (src_port, dst_port) = (segment.src_port(), segment.dst_port());
     let flags = segment.flags();
-    let sent = packet.tcp_payload_bytes(umem.data(frame))
-        + u32::from(flags.has(Flags::SYN))
-        + u32::from(flags.has(Flags::FIN));
+    let sent =
+        packet.tcp_payload_bytes() + u32::from(flags.has(Flags::SYN)) + u32::from(flags.has(Flags::FIN));
     let (sequence, acknowledgement, control) = if flags.has(Flags::ACK) {
         (segment.acknowledgement(), 0, Flags::RST)
     } else {

@@ -131,6 +131,7 @@ fn parse_transport<const L4: usize, const UDP: usize, const TCP: usize>(
             packet.sequence = be32(head, L4 + 4);
             packet.acknowledgement = be32(head, L4 + 8);
             packet.window = be16(head, L4 + 14);
+            packet.tcp_header_bytes = header_bytes as u8;
             packet.unfinished = is_folded(be16(head, L4 + tcp::CHECKSUM_OFFSET), outer.pseudo);
         }
         _ => return false,
@@ -143,7 +144,7 @@ fn write<const L4: usize>(outer: &Outer, head: &[u8], (src_port, dst_port): (u16
     let Some(link) = head.first_chunk::<L3>() else { return };
     let word = |at: usize| link[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     *packet = Packet {
-        l3: L3 as u16,
+        l3: L3 as u8,
         l4: L4 as u16,
         end: outer.end as u16,
         whole: true,

@@ -20,7 +20,7 @@ pub(super) fn finish_checksum_here(umem: &Umem, frame: &mut Frame, packet: &Pack
 }
 
 fn finish(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize, leaves: bool) {
-    let l4 = l3 + usize::from(packet.l4 - packet.l3);
+    let l4 = l3 + packet.ip_header_bytes();
     match packet.protocol {
         Protocol::TCP => finish_or_leave(umem, frame, packet, l4, tcp::CHECKSUM_OFFSET, leaves),
         Protocol::UDP => finish_or_leave(umem, frame, packet, l4, udp::CHECKSUM_OFFSET, leaves),
@@ -37,7 +37,7 @@ fn finish_or_leave(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, o
 }
 
 fn finish_sum(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
-    let l3 = l4 - usize::from(packet.l4 - packet.l3);
+    let l3 = l4 - packet.ip_header_bytes();
     let field = l4 + offset..l4 + offset + 2;
     umem.data_mut(frame)[field.clone()].fill(0);
     let head = umem.data(frame);

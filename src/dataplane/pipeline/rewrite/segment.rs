@@ -39,7 +39,7 @@ impl Segments {
         let bytes = usize::from(umem.virtio_header(frame)?.gso_size);
         let head = umem.data(frame);
         let l3 = ethernet::parse(head)?.header_bytes;
-        let l4 = l3 + usize::from(packet.l4 - packet.l3);
+        let l4 = l3 + packet.ip_header_bytes();
         let shifted = Packet { l4: l4 as u16, end: frame.len() as u16, ..*packet };
         let headers = l4 + transport_header_bytes(&shifted, head);
         let payload = frame.len().checked_sub(headers)?;

@@ -160,7 +160,7 @@ impl Coalesced {
 
     fn write_headers(&self, umem: &Umem, packet: &mut Frame) {
         let is_v4 = self.first.is_v4;
-        let l4 = L3 + usize::from(self.first.l4 - self.first.l3);
+        let l4 = L3 + self.first.ip_header_bytes();
         let transport_bytes = packet.len() - l4;
         let head = umem.data_mut(packet);
         let addresses = if is_v4 {
@@ -198,7 +198,7 @@ fn payload_of(umem: &Umem, frame: &Frame, packet: &Packet) -> Option<(usize, usi
     let flags = packet.tcp_flags();
     let is_data = flags.has(Flags::ACK) && flags.0 & !(Flags::ACK | Flags::PSH) == 0;
     // Without Don't Fragment the identification has a meaning.
-    let l4 = L3 + usize::from(packet.l4 - packet.l3);
+    let l4 = L3 + packet.ip_header_bytes();
     let is_plain = packet.whole && packet.dont_fragment && frame.is_plain() && l4 <= TRANSPORT_OFFSET_MAX;
     if !is_data || !is_plain || (packet.is_v4 && l4 != L3 + ipv4::HEADER_BYTES) {
         return None;
@@ -210,7 +210,7 @@ fn payload_of(umem: &Umem, frame: &Frame, packet: &Packet) -> Option<(usize, usi
 
 /// Whether the headers of two segments of a flow are equal, up to the fields that differ between segments.
 fn has_equal_headers(one: &[u8], other: &[u8], first: &Packet, headers: usize) -> bool {
-    let l4 = L3 + usize::from(first.l4 - first.l3);
+    let l4 = L3 + first.ip_header_bytes();
     let equal = |from: usize, to: usize| one[from..to] == other[from..to];
     let ip = if first.is_v4 {
         // Version and type of service; flags, TTL and protocol.
@@ -229,7 +229,7 @@ fn checksum_holds(umem: &Umem, frame: &Frame, packet: &Packet) -> bool {
         return true;
     }
     let head = umem.data(frame);
-    let l4 = L3 + usize::from(packet.l4 - packet.l3);
+    let l4 = L3 + packet.ip_header_bytes();
     let addresses = if packet.is_v4 { &head[L3 + 12..L3 + 20] } else { &head[L3 + 8..L3 + 40] };
     pseudo_header(addresses, Protocol::TCP, head.len() - l4).add_bytes(&head[l4..]).fold() == 0xffff
 }

@@ -6,7 +6,8 @@ use super::*;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ModelSide {
     pub(super) has_sent: bool,
-    /// The number behind the last byte that it sent, and the last number that it may send.
+    /// The number behind the last byte that it sent, and a number that it was known to be allowed to send: [`Flow::limit`] is
+    /// the last one.
     pub(super) sent: i64,
     pub(super) allowed: i64,
     /// Largest window that it offered.
@@ -109,6 +110,11 @@ impl Flow {
             }
             return if side == 0 { Expected::Invalid } else { Expected::Pass };
         }
+        if self.state == "established" && !sent.has(FIN) && self.goes_on(sent, side) {
+            let ours = &mut self.sides[side];
+            (ours.sent, ours.expects) = (sent.end(), Some(sent.acknowledgement));
+            return Expected::Pass;
+        }
         if self.state == "reset" || !self.fits(sent, side) {
             return Expected::Pass;
         }
@@ -140,11 +146,12 @@ impl Flow {
         } else {
             peer.expects == Some(sent.sequence) || (ours.has_sent && ours.sent == sent.sequence)
         };
-        let start = if ours.has_sent { ours.sent } else { ours.allowed };
+        let limit = self.limit(side);
+        let start = if ours.has_sent { ours.sent } else { limit };
         if is_exact {
             self.state = "reset";
             Expected::Pass
-        } else if (start - peer.window..=ours.allowed).contains(&sent.sequence) {
+        } else if (start - peer.window..=limit).contains(&sent.sequence) {
             Expected::Pass
         } else {
             Expected::Invalid
@@ -179,7 +186,28 @@ impl Flow {
         self.state = "syn-received";
     }
 
+    /// The last number that a side may send.
+    fn limit(&self, side: usize) -> i64 {
+        let [ours, peer] = [self.sides[side], self.sides[1 - side]];
+        let by_peer = peer.expects.filter(|_| peer.has_sent).map(|expects| expects + peer.window);
+        let known = ours.has_sent.then_some(ours.allowed);
+        by_peer.max(known).unwrap_or(ours.allowed)
+    }
+
+    /// Whether a segment begins in the window that its sender is known to have, goes on where its last one has ended, and
+    /// acknowledges what its own windows have allowed.
+    fn goes_on(&self, sent: &Sent, side: usize) -> bool {
+        let ours = self.sides[side];
+        ours.has_sent
+            && sent.has(ACK)
+            && sent.sequence <= ours.allowed + 1
+            && sent.end() >= ours.sent
+            && ours.expects.is_some_and(|at| (at..=at + ours.window).contains(&sent.acknowledgement))
+            && i64::from(sent.window) << ours.scale <= ours.window
+    }
+
     pub(super) fn fits(&self, sent: &Sent, side: usize) -> bool {
+        let limit = self.limit(side);
         let [ours, peer] = [self.sides[side], self.sides[1 - side]];
         if !peer.has_sent {
             return true;
@@ -189,17 +217,17 @@ impl Flow {
             let window = (i64::from(sent.window) << ours.scale).max(66_000);
             return sent.has(ACK)
                 && (peer.sent - window..=peer.sent).contains(&sent.acknowledgement)
-                && sent.sequence <= ours.allowed + 1
-                && sent.end() >= ours.allowed - peer.window - 66_000;
+                && sent.sequence <= limit + 1
+                && sent.end() >= limit - peer.window - 66_000;
         }
         let acknowledged = peer.sent - ours.window.max(66_000)..=peer.sent;
-        sent.sequence <= ours.allowed + 1
+        sent.sequence <= limit + 1
             && sent.end() >= ours.sent - peer.window.max(1)
             && (!sent.has(ACK) || acknowledged.contains(&sent.acknowledgement))
     }
 
     pub(super) fn advance(&mut self, sent: &Sent, side: usize) {
-        let mut ours = self.sides[side];
+        let mut ours = ModelSide { allowed: self.limit(side), ..self.sides[side] };
         let scale = if sent.has(SYN) { 0 } else { ours.scale };
         let window = (i64::from(sent.window) << scale).max(1);
         if !ours.has_sent {
@@ -216,9 +244,6 @@ impl Flow {
         if sent.has(ACK) {
             let before = ours.expects.unwrap_or(sent.acknowledgement);
             ours.expects = Some(later(before, sent.acknowledgement));
-            let peer = &mut self.sides[1 - side];
-            let allowed = sent.acknowledgement + window;
-            peer.allowed = if peer.has_sent { peer.allowed.max(allowed) } else { allowed };
         }
         self.sides[side] = ours;
     }
