@@ -1,9 +1,8 @@
 //! The stage `advance`: packets of known flows take the hop that the flow remembers; packets of new flows are routed, and left to
 //! `classify`.
 //!
-//! Nearly every packet takes [`advance_fast`], or [`advance_established`](Advance::advance_established) if it is TCP. Packets of
-//! known flows that Services translate take [`advance_translated`](Advance::advance_translated), all others of known flows
-//! [`advance_slow`](Advance::advance_slow).
+//! Nearly every packet takes [`advance_fast`]. Packets of known flows that Services translate take
+//! [`advance_translated`](Advance::advance_translated), all others of known flows [`advance_slow`](Advance::advance_slow).
 
 use super::anti_spoof::check_packet_endpoints;
 use super::batch::Batch;
@@ -18,13 +17,14 @@ use super::translate::{
     replace_source_port, translate_plain, unmark,
 };
 use crate::dataplane::conntrack::{
-    Entry, FlowWord, Hit, Key, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
+    FlowWord, Hit, Key, LookupBatch, LookupVisitor, PacketFlow, QuotaClass, Side, Slot, WorkerState,
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
-use crate::dataplane::packet::Kind;
+use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::service::TranslationKind;
 use crate::dataplane::{DropReason, FlowEnd};
+use crate::net::flow::Protocol;
 
 /// Looks the flow of each packet up and finds its adjacency. Packets of known flows change the state of these; those of new flows go
 /// to `policy_batch`.
@@ -83,11 +83,7 @@ impl LookupVisitor for &mut Advance<'_> {
 
     #[inline(always)]
     fn hit(&mut self, i: usize, hit: Hit<'_>) {
-        if advance_fast(self.batch, i, self.context, hit.flow, hit.entry) {
-            return;
-        }
-        let hop = hit.entry.flow_word(hit.flow.from_low).established_hop();
-        if !hop.is_some_and(|hop| self.advance_established(i, &hit, hop)) {
+        if !advance_fast(self.batch, i, self.context, &hit) {
             self.advance_other(i, hit);
         }
     }
@@ -105,18 +101,12 @@ impl LookupVisitor for &mut Advance<'_> {
     }
 }
 
-/// Forwards a packet that does not change its flow, by the hop that the flow remembers. Returns false, and does nothing, for any
-/// other packet.
+/// Forwards a packet that does not change the state of its flow, by the hop that the flow remembers. Returns false for any other
+/// packet, which takes the slow path.
 #[inline(always)]
-fn advance_fast(
-    batch: &mut Batch,
-    i: usize,
-    context: &Context<'_>,
-    flow: &PacketFlow,
-    entry: &Entry,
-) -> bool {
-    let (snapshot, packet) = (context.snapshot, &batch.packets[i]);
-    let flow_word = entry.flow_word(flow.from_low);
+fn advance_fast(batch: &mut Batch, i: usize, context: &Context<'_>, hit: &Hit<'_>) -> bool {
+    let (snapshot, packet, flow) = (context.snapshot, &batch.packets[i], hit.flow);
+    let flow_word = hit.entry.flow_word(flow.from_low);
     let Some(adjacency) = flow_word.plain_hop().and_then(|hop| snapshot.adjacency(u32::from(hop))) else {
         return false;
     };
@@ -124,12 +114,25 @@ fn advance_fast(
     // A first fragment takes the slow path: the stage `fragments` records its verdict for the later ones.
     let is_fast =
         (packet.kind == Kind::Flow) & !packet.first_fragment & !packet.translated & adjacency.takes(packet)
-            && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
+            && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out)
+            && (packet.protocol != Protocol::TCP || pass_segment(packet, context, flow, hit.slot()));
     if is_fast {
         batch.adjacencies[i] = adjacency;
-        entry.count(flow.from_low, bytes, context.now_ms);
+        hit.entry.count(flow.from_low, bytes, context.now_ms);
     }
     is_fast
+}
+
+/// Takes the numbers of a segment into its connection, which is established as the sender's half of the entry has it. Returns false
+/// if the segment may change the state, or if the kernel forwards the connection too: the slow path takes the numbers then, again
+/// where they are taken.
+#[inline(always)]
+fn pass_segment(packet: &Packet, context: &Context<'_>, flow: &PacketFlow, slot: Slot) -> bool {
+    let conntrack = context.conntrack;
+    let Some(segment) = data_segment(packet).filter(|_| !conntrack.is_offloaded(slot)) else { return false };
+    conntrack.entry(slot).pass_segment(flow.from_low, &segment);
+    // The worker of the other direction may have handed the flow to the kernel meanwhile.
+    !conntrack.is_offloaded(slot)
 }
 
 /// Whether packet `i` is to get an address of the node and leaves by another port than an uplink.
@@ -158,39 +161,6 @@ impl Advance<'_> {
             }
         }
         self.advance_slow(i, flow, hit.slot());
-    }
-
-    /// Forwards a segment of an established connection that changes nothing but its numbers and windows, by the hop that the
-    /// flow remembers. Returns false, and does nothing, for any other packet.
-    ///
-    /// The function has few variables, for which the processor has registers.
-    #[inline(never)]
-    fn advance_established(&mut self, i: usize, hit: &Hit<'_>, hop: u16) -> bool {
-        let (snapshot, packet, flow) = (self.context.snapshot, &self.batch.packets[i], hit.flow);
-        let Some(adjacency) = snapshot.adjacency(u32::from(hop)) else { return false };
-        let epoch = hit.entry.flow_word(flow.from_low).policy_epoch();
-        let is_plain = (packet.kind == Kind::Flow) & !packet.translated & adjacency.takes(packet)
-            && snapshot.is_current(epoch, self.batch.in_ports[i], adjacency.out)
-            && self.pass_segment(i, flow, hit.slot());
-        if is_plain {
-            self.batch.adjacencies[i] = adjacency;
-            hit.entry.count(flow.from_low, self.batch.packets[i].ip_bytes(), self.context.now_ms);
-        }
-        is_plain
-    }
-
-    /// Takes the numbers of a segment into its connection, which is established as the sender's half of the entry has it. Returns
-    /// false if the segment may change the state, or if the kernel forwards the connection too: the slow path takes the numbers
-    /// then, again where they are taken.
-    #[inline(always)]
-    fn pass_segment(&self, i: usize, flow: &PacketFlow, slot: Slot) -> bool {
-        let (conntrack, packet) = (self.context.conntrack, &self.batch.packets[i]);
-        let Some(segment) = data_segment(packet).filter(|_| !conntrack.is_offloaded(slot)) else {
-            return false;
-        };
-        conntrack.entry(slot).pass_segment(flow.from_low, &segment);
-        // The worker of the other direction may have handed the flow to the kernel meanwhile.
-        !conntrack.is_offloaded(slot)
     }
 
     /// Forwards the replies of translated flows, whose virtual ends are in the cache by now.
@@ -233,13 +203,13 @@ impl Advance<'_> {
     fn advance_translated(&mut self, i: usize, flow: &PacketFlow, slot: Slot, flow_word: FlowWord) -> bool {
         let (snapshot, packet) = (self.context.snapshot, &self.batch.packets[i]);
         let by_client = flow_word.side(flow.from_low) == Side::Initiator;
-        let established_hop = flow_word.established_hop_translated();
-        let hop = established_hop.or(flow_word.plain_hop_translated());
+        let hop = flow_word.plain_hop_translated();
         let Some(adjacency) = hop.and_then(|hop| snapshot.adjacency(u32::from(hop))) else { return false };
         let bytes = packet.ip_bytes();
         let is_plain = !packet.first_fragment & adjacency.takes(packet)
             && snapshot.is_current(flow_word.policy_epoch(), self.batch.in_ports[i], adjacency.out)
-            && (established_hop.is_none() || self.pass_segment(i, flow, slot))
+            && (packet.protocol != Protocol::TCP
+                || pass_segment(&self.batch.packets[i], self.context, flow, slot))
             && translate_plain(self.batch, i, self.context, by_client, slot);
         if is_plain {
             self.batch.adjacencies[i] = adjacency;

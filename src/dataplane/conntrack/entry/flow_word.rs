@@ -17,6 +17,8 @@ const TRANSLATED: u64 = 1 << 11;
 const SCALE_SHIFT: u32 = 12;
 const SCALE: u64 = 0xf << SCALE_SHIFT;
 const STATE: u64 = 0x7f;
+const UDP_TWO_WAY: u64 = FlowState::UdpTwoWay as u64;
+const ESTABLISHED: u64 = FlowState::Established as u64;
 /// The bits by which a packet is known to change nothing. Packets of the node's sockets are checked one by one.
 const PLAIN: u64 = STATE | BY_NODE_SOCKET | TRANSLATED;
 /// The bits that a revalidation keeps: state, opener, its kind, pods, scale.
@@ -72,35 +74,24 @@ impl FlowWord {
         ((self.0 >> 16) as u16).checked_sub(1)
     }
 
-    /// The hop of packets of this end, if no packet changes the flow any more: it is UDP, and both directions
-    /// were seen. `None` for a translated flow, and one of a socket of the node.
+    /// The hop of packets of this end, if most packets do not change the state of the flow any more: it is UDP, and both
+    /// directions were seen, or an established connection. `None` for a translated flow, and one of a socket of the node.
     #[inline]
     pub(crate) fn plain_hop(self) -> Option<u16> {
-        if self.0 & PLAIN == FlowState::UdpTwoWay as u64 { self.hop() } else { None }
+        let is_plain = (self.0 & PLAIN == UDP_TWO_WAY) | (self.0 & PLAIN == ESTABLISHED);
+        if is_plain { self.hop() } else { None }
     }
 
-    /// The hop of packets of this end, if the flow is an established connection of TCP. `None` as above.
-    #[inline]
-    pub(crate) fn established_hop(self) -> Option<u16> {
-        if self.0 & PLAIN == FlowState::Established as u64 { self.hop() } else { None }
-    }
-
-    /// The same for a translated connection, and `None` for any other.
-    #[inline]
-    pub(crate) fn established_hop_translated(self) -> Option<u16> {
-        if self.0 & PLAIN == FlowState::Established as u64 | TRANSLATED { self.hop() } else { None }
-    }
-
-    /// The hop of UDP for a translated flow, and `None` for any other.
+    /// The same for a translated flow, and `None` for any other.
     #[inline]
     pub(crate) fn plain_hop_translated(self) -> Option<u16> {
-        if self.is_plain_translated() { self.hop() } else { None }
+        FlowWord(self.0 ^ TRANSLATED).plain_hop()
     }
 
-    /// Whether the flow is translated, and no packet changes it any more.
+    /// Whether the flow is translated, and no packet changes its state any more: its hop may be cached beside its binding.
     #[inline]
-    pub(crate) fn is_plain_translated(self) -> bool {
-        self.0 & PLAIN == FlowState::UdpTwoWay as u64 | TRANSLATED
+    pub(crate) fn may_cache_hop(self) -> bool {
+        self.0 & PLAIN == UDP_TWO_WAY | TRANSLATED
     }
 
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).

@@ -94,7 +94,7 @@ pub(in crate::dataplane::pipeline) fn cache_hop(
         return;
     }
     let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
-    if let Some(hop) = flow_word.plain_hop_translated() {
+    if let Some(hop) = flow_word.hop().filter(|_| flow_word.may_cache_hop()) {
         context.conntrack.note_binding(slot, place.slot);
         context.bindings.cache_hop(place, (flow_word.policy_epoch(), hop), slot.number());
     }
