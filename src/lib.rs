@@ -24,6 +24,7 @@ mod random;
 
 pub mod ids;
 pub mod limits;
+mod nearest;
 pub mod net;
 pub mod printable;
 

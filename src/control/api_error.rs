@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use crate::dataplane::{Backend, FlowsLeft, NotTaken, PortError, PortKind};
 use crate::ids::Generation;
 use crate::limits::{CAPTURES_MAX, FOLLOWERS_MAX, ROUTES_MAX};
+use crate::nearest::hint;
 use crate::policy::testcase::ProbeError;
 use crate::tables::{PodName, PortMapping, ServicesError, TablesError};
 
@@ -25,10 +26,12 @@ pub enum ApiError {
     #[error("the switch was started without `--config`, and has no configuration to read again")]
     NoConfiguration,
     /// No port has this name.
-    #[error("there is no port {name:?}: `palisade show ports` lists the ports")]
+    #[error("there is no port {name:?}{}: `palisade show ports` lists the ports", hint(nearest.as_ref()))]
     NoPort {
         /// Requested name.
         name: String,
+        /// Port with a similar name.
+        nearest: Option<String>,
     },
     /// No pod is behind the port, so that no flow begins there anyway.
     #[error(
@@ -57,12 +60,15 @@ pub enum ApiError {
     TooManyRoutes,
     /// The loaded tables do not know the pod.
     #[error(
-        "the loaded tables do not know pod {pod}: `palisade show pods` lists the attached pods, and `palisade apply` \
-         loads the tables of others"
+        "the loaded tables do not know pod {pod}{}: `palisade show pods` lists the attached pods, and `palisade apply` \
+         loads the tables of others",
+        hint(nearest.as_ref())
     )]
     PodWithoutTables {
         /// Requested pod.
         pod: PodName,
+        /// Pod with a similar name.
+        nearest: Option<PodName>,
     },
     /// No capture has this number.
     #[error("there is no capture {number}: one ends ten seconds after the last request for its packets")]
@@ -147,10 +153,12 @@ pub enum ApiError {
         kind: PortKind,
     },
     /// The pod is not attached.
-    #[error("pod {pod} is not attached: `palisade show pods` lists the pods")]
+    #[error("pod {pod} is not attached{}: `palisade show pods` lists the pods", hint(nearest.as_ref()))]
     NoPod {
         /// Name of the pod.
         pod: PodName,
+        /// Pod with a similar name.
+        nearest: Option<PodName>,
     },
     /// The pod is attached already.
     #[error("pod {pod} is already attached to port {port:?}: detach it first")]

@@ -114,16 +114,11 @@ impl Captures {
 
 /// Resolves the names of a request.
 fn filter(request: &CaptureRequest, state: &State) -> Result<CaptureFilter, ApiError> {
-    let port = |name: &String| match state.ports.get(name) {
-        Some(port) => Ok(port.report.id),
-        None => Err(ApiError::NoPort { name: name.clone() }),
-    };
+    let port = |name: &String| state.known_port(name).map(|port| port.report.id);
     let addresses = |end: &Option<Endpoint>| match end {
         None => Ok(Vec::new()),
         Some(Endpoint::Ip(address)) => Ok(vec![*address]),
-        Some(Endpoint::Pod(pod)) => {
-            state.addresses_of(pod).ok_or_else(|| ApiError::NoPod { pod: pod.clone() })
-        }
+        Some(Endpoint::Pod(pod)) => state.known_addresses(pod),
     };
     Ok(CaptureFilter {
         port: request.port.as_ref().map(port).transpose()?,

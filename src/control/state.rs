@@ -17,6 +17,7 @@ use crate::dataplane::{
     RouteOrigin, RouteReport, Underlay,
 };
 use crate::ids::{AttachmentId, Generation, PortId};
+use crate::nearest::nearest;
 use crate::netlink::NodeRoute;
 use crate::tables::{PodName, PortMapping, RuleTables, ServiceSet};
 
@@ -178,6 +179,30 @@ impl State {
     pub(super) fn addresses_of(&self, pod: &PodName) -> Option<Vec<IpAddr>> {
         let known = || Some(self.tables.as_ref()?.pods.get(pod)?.addresses.clone());
         self.pods.get(pod).map(|pod| pod.request.addresses.clone()).or_else(known)
+    }
+
+    /// Addresses of a pod of a request, which fails for one that is neither attached nor in the tables.
+    pub(super) fn known_addresses(&self, pod: &PodName) -> Result<Vec<IpAddr>, ApiError> {
+        self.addresses_of(pod).ok_or_else(|| {
+            let known = self.tables.iter().flat_map(|tables| tables.pods.keys()).chain(self.pods.keys());
+            ApiError::NoPod { pod: pod.clone(), nearest: nearest(&pod.to_string(), known).cloned() }
+        })
+    }
+
+    /// Finds the port of a request, which fails for an unknown one.
+    pub(super) fn known_port(&self, name: &str) -> Result<&PortRecord, ApiError> {
+        self.ports.get(name).ok_or_else(|| ApiError::NoPort {
+            name: name.to_owned(),
+            nearest: nearest(name, self.ports.keys()).cloned(),
+        })
+    }
+
+    /// Finds the attached pod of a request, which fails for another one.
+    pub(super) fn attached_pod(&self, name: &PodName) -> Result<&PodRecord, ApiError> {
+        self.pods.get(name).ok_or_else(|| {
+            let nearest = nearest(&name.to_string(), self.pods.keys()).cloned();
+            ApiError::NoPod { pod: name.clone(), nearest }
+        })
     }
 
     /// Finds the pod behind a port.

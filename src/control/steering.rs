@@ -20,9 +20,7 @@ impl Switch {
         {
             let _writer = self.lock_writer();
             let mut next = self.draft();
-            if !next.ports.contains_key(name) {
-                return Err(ApiError::NoPort { name: name.to_owned() });
-            }
+            next.known_port(name)?;
             let pod = next.pods.values_mut().find(|pod| pod.request.port == name);
             let pod = pod.ok_or_else(|| ApiError::NothingToDrain { port: name.to_owned() })?;
             if pod.draining != draining {
@@ -43,8 +41,9 @@ impl Switch {
         }
         let _writer = self.lock_writer();
         let mut next = self.draft();
-        let pod = next.pods.get_mut(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
-        let has_changed = std::mem::replace(&mut pod.request.bandwidth, bandwidth) != bandwidth;
+        let before = next.attached_pod(name)?.request.bandwidth;
+        next.pods.entry(name.clone()).and_modify(|pod| pod.request.bandwidth = bandwidth);
+        let has_changed = before != bandwidth;
         let info = next.pod_info(name, &next.pods[name], self.settings.fail_open);
         if has_changed {
             self.publish(next)?;
@@ -90,9 +89,7 @@ impl Switch {
         {
             let _writer = self.lock_writer();
             let state = self.draft();
-            if !state.ports.contains_key(&route.port) {
-                return Err(ApiError::NoPort { name: route.port });
-            }
+            state.known_port(&route.port)?;
             if let Some(taken) = state.routes.iter().find(|taken| taken.prefix.trunc() == route.prefix) {
                 return Err(ApiError::RouteExists { prefix: route.prefix, port: taken.port.clone() });
             }
@@ -118,12 +115,7 @@ impl Switch {
         for (prefix, RouteRequest { port, next_hop, node }) in requests {
             let route =
                 PortRoute { prefix: prefix.trunc(), port: port.clone(), next_hop: *next_hop, node: *node };
-            let has_port = state.ports.contains_key(port);
-            let checked = if has_port {
-                validation::validate_route(&route)
-            } else {
-                Err(ApiError::NoPort { name: port.clone() })
-            };
+            let checked = state.known_port(port).and_then(|_| validation::validate_route(&route));
             match checked {
                 Ok(()) => drop(routes.insert(route.prefix, route)),
                 Err(error) => refused.push((*prefix, error)),

@@ -239,7 +239,8 @@ impl Switch {
         let _writer = self.lock_writer();
         let before = self.draft();
         let mut next = before.clone();
-        let port = next.ports.remove(name).ok_or_else(|| ApiError::NoPort { name: name.to_owned() })?;
+        let port = before.known_port(name)?;
+        next.ports.remove(name);
         if let Some(pod) = before.pod_behind(name) {
             return Err(ApiError::PortHasPod { port: name.to_owned(), pod: pod.clone() });
         }
@@ -276,8 +277,7 @@ impl Switch {
         if let Some(pod) = next.pods.get(name) {
             return Err(ApiError::PodExists { pod: name.clone(), port: pod.request.port.clone() });
         }
-        let port =
-            next.ports.get(&request.port).ok_or_else(|| ApiError::NoPort { name: request.port.clone() })?;
+        let port = next.known_port(&request.port)?;
         if !port.spec.kind.has_pod() {
             return Err(ApiError::WrongKind { port: request.port.clone(), kind: port.spec.kind });
         }
@@ -298,7 +298,8 @@ impl Switch {
     pub fn delete_pod(&self, name: &PodName) -> Result<(), ApiError> {
         let _writer = self.lock_writer();
         let mut next = self.draft();
-        next.pods.remove(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
+        next.attached_pod(name)?;
+        next.pods.remove(name);
         self.publish(next)?;
         Ok(())
     }
@@ -341,17 +342,14 @@ impl Switch {
         )?;
         let (state, is_first) = (self.state.load(), filter.after == 0);
         // The first request must name a port, or a pod; one that goes on may have lost it.
-        let unknown = filter.port.as_ref().filter(|name| is_first && !state.ports.contains_key(*name));
-        if let Some(name) = unknown {
-            return Err(ApiError::NoPort { name: name.clone() });
+        if let Some(name) = filter.port.as_ref().filter(|_| is_first) {
+            state.known_port(name)?;
         }
         let report = self.drop_log.lock().unwrap_or_else(PoisonError::into_inner).select(filter);
-        let is_unknown =
-            |pod: &&PodName| is_first && report.drops.is_empty() && state.addresses_of(pod).is_none();
-        match filter.pod.as_ref().filter(is_unknown) {
-            Some(pod) => Err(ApiError::NoPod { pod: pod.clone() }),
-            None => Ok(report),
+        if let Some(pod) = filter.pod.as_ref().filter(|_| is_first && report.drops.is_empty()) {
+            state.known_addresses(pod)?;
         }
+        Ok(report)
     }
 
     /// Lists the flows that `query` selects, or their holders.

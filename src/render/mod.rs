@@ -21,7 +21,8 @@ pub use rendering::ClusterState;
 
 use rendering::Rendering;
 
-use crate::tables::{PodName, RuleOrigin, Verdict};
+use crate::nearest::nearest;
+use crate::tables::{RuleOrigin, Verdict};
 
 /// System whose terms are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,9 +159,12 @@ fn rendered(format: Format, old: Option<Chosen>, new: Chosen) -> Result<Vec<Part
 /// Checks the options against the states.
 fn check(old: Option<ClusterState>, new: ClusterState, options: &RenderOptions) -> Result<(), RenderError> {
     // The pod may exist on one side only.
-    let has = |pod: &PodName| old.iter().chain([&new]).any(|state| state.tables.pods.contains_key(pod));
-    match options.pod.as_ref().filter(|pod| !has(pod)) {
-        Some(pod) => Err(RenderError::UnknownPod(pod.clone())),
+    let pods = || old.iter().chain([&new]).flat_map(|state| state.tables.pods.keys());
+    match options.pod.as_ref().filter(|pod| !pods().any(|known| known == *pod)) {
+        Some(pod) => Err(RenderError::UnknownPod {
+            pod: pod.clone(),
+            nearest: nearest(&pod.to_string(), pods()).cloned(),
+        }),
         None => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::nearest::hint;
 use crate::tables::{Direction, PodName};
 
 /// Choice of pods, and their interfaces.
@@ -57,8 +58,13 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
     /// Chosen pod is not in the tables.
-    #[error("there is no pod {0} for which tables are compiled")]
-    UnknownPod(PodName),
+    #[error("there is no pod {pod} for which tables are compiled{}", hint(nearest.as_ref()))]
+    UnknownPod {
+        /// The pod.
+        pod: PodName,
+        /// Pod with a similar name.
+        nearest: Option<PodName>,
+    },
     /// Interface with an invalid name, or that two pods share.
     #[error("interface {interface:?} of pod {pod}: {problem}")]
     Interface {

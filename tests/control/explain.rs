@@ -234,7 +234,10 @@ fn the_command_asks_the_running_switch() {
     let reports: Vec<PathReport> = serde_json::from_str(&out).unwrap();
     assert_eq!(reports[0].dropped, Some(DropReason::NoRoute));
     for (arguments, says) in [
-        ("--from default/nobody --to default/db --port 1", "there is no pod default/nobody"),
+        (
+            "--from default/nobody --to default/db --port 1",
+            "pod default/nobody is not attached: `palisade show pods`",
+        ),
         ("--from default/web --to default/db", "port: TCP needs a destination port"),
         ("--from default/web --to fd00::1 --port 1", "no address of one family"),
         ("--from default/web --to default/db --port 1 --protocol 256", "a number from 0 to 255"),

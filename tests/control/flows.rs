@@ -12,6 +12,7 @@ use palisade::limits::FLOWS_LISTED_MAX;
 
 use crate::commands::palisade;
 use crate::fixture::{Served, on_port, pod, pod_port};
+use crate::small_tables::small_tables;
 
 fn served() -> Served {
     let served = Served::start();
@@ -168,12 +169,59 @@ fn a_command_that_follows_ends_with_its_reader_though_nothing_happens() {
 }
 
 #[test]
-fn drops_of_a_pod_that_nobody_knows_are_refused() {
+fn a_name_that_nobody_knows_is_refused_with_the_nearest_one_in_every_filter() {
     let served = served();
     let socket = served.socket().to_str().unwrap();
-    let drops = |pod: &str| palisade(&["show", "drops", "--pod", pod, "--socket", socket]);
-    let (code, out, _) = drops("default/db");
+    let run = |words: &str| palisade(&words.split(' ').chain(["--socket", socket]).collect::<Vec<_>>());
+    let (code, out, _) = run("show drops --pod default/db");
     assert_eq!((code, out.as_str()), (0, "No dropped frame was recorded.\n"));
-    let (code, _, err) = drops("default/dbx");
-    assert!(code != 0 && err.contains("pod default/dbx is not attached"), "{code} {err}");
+    served.client.put_tables(&small_tables("10.1.0.3")).unwrap();
+    for words in [
+        "show drops --pod default/dbx",
+        "show flows --pod default/dbx",
+        "flows flush --pod default/dbx",
+        "show acl default/dbx",
+        "show pod default/dbx",
+        "trace --from default/dbx --seconds 1",
+        "capture --to default/dbx --seconds 1 -w /dev/null",
+        "explain --from default/dbx --to 192.0.2.1 --port 80",
+        "pod detach default/dbx",
+    ] {
+        let (code, _, err) = run(words);
+        assert_eq!(code, 2, "{words}: {err}");
+        assert!(err.contains("default/dbx") && err.contains(", the nearest is default/db"), "{words}: {err}");
+    }
+    let port = served.client.ports().unwrap()[0].name.clone();
+    for words in
+        ["show drops --port", "trace --port", "capture -w /dev/null --port", "port drain", "show port"]
+    {
+        let (code, _, err) = run(&format!("{words} {port}x"));
+        assert_eq!(code, 2, "{words}: {err}");
+        assert!(err.contains(&format!(", the nearest is {port}")), "{words}: {err}");
+    }
+}
+
+#[test]
+fn one_thing_is_shown_by_its_name() {
+    let served = served();
+    served.client.put_port("veth-web", &pod_port()).unwrap();
+    served.client.put_pod(&pod("web"), &on_port("veth-web", "10.1.0.4")).unwrap();
+    let socket = served.socket().to_str().unwrap();
+    let show = |words: &str| {
+        let words = ["show", "--socket", socket].into_iter().chain(words.split(' '));
+        let (code, out, err) = palisade(&words.collect::<Vec<_>>());
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    assert!(
+        show("pods").contains("default/db ") && show("pods").contains("default/web "),
+        "{}",
+        show("pods")
+    );
+    let db = show("pod default/db");
+    assert!(db.contains("default/db ") && !db.contains("default/web"), "{db}");
+    let port = show("port veth-db");
+    assert!(port.contains("veth-db ") && !port.contains("veth-web"), "{port}");
+    assert_eq!(show("flow"), show("flows"));
+    assert_eq!(show("policy"), show("policies"));
 }

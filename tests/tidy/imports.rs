@@ -6,7 +6,7 @@ use crate::modules::Modules;
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
     ("tables", &["net", "mem", "limits", "ids", "printable"]),
-    ("policy", &["tables", "net", "limits", "ids", "printable"]),
+    ("policy", &["tables", "net", "limits", "ids", "nearest", "printable"]),
     ("tap", &["net", "netlink", "limits"]),
     ("xdp", &["net", "netlink", "tap", "mem", "limits", "ids"]),
     ("connect", &["net", "tables", "xdp", "limits"]),

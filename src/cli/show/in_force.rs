@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::acl::peers;
+use super::named::named;
 use super::status::{policy_line, rejected_lines, source_lines};
 use crate::cli::CliError;
 use crate::cli::output::{Output, json, list, or_dash, render, table, text};
@@ -10,6 +11,7 @@ use crate::control::Client;
 use crate::control::protocol::{AuditedPolicy, ClassInfo, RouteInfo};
 use crate::dataplane::RouteOrigin;
 use crate::printable;
+use crate::tables::PolicyRef;
 
 pub(super) fn classes(client: &Client, output: Output) -> Result<(), CliError> {
     let report = client.classes()?;
@@ -27,8 +29,12 @@ pub(super) fn classes(client: &Client, output: Output) -> Result<(), CliError> {
     Ok(text(&(render(&table, none) + &left_out(report.left_out, "classes")))?)
 }
 
-pub(super) fn policies(client: &Client, output: Output) -> Result<(), CliError> {
-    let report = client.policies()?;
+pub(super) fn policies(client: &Client, policy: Option<&str>, output: Output) -> Result<(), CliError> {
+    let mut report = client.policies()?;
+    report.policies = named(report.policies, policy, "policies", |found| {
+        let PolicyRef { namespace, name, .. } = &found.policy;
+        if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") }
+    })?;
     if output == Output::Json {
         return Ok(json(&report)?);
     }

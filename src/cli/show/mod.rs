@@ -5,6 +5,7 @@ mod counters;
 mod drops;
 mod flows;
 mod in_force;
+mod named;
 pub(super) mod node;
 mod services;
 mod status;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use self::named::named;
 use super::output::{Output, grouped, json, list, or_dash, render, table, table_of, text};
 use super::{CliError, SocketArguments};
 use crate::control::Client;
@@ -52,10 +54,21 @@ enum ShowCommand {
     /// Version, cores, generation, the policy in force, and the last rejected reload
     Status,
     /// Ports: interface, kind, MTU, XDP mode, and the pod behind each
-    Ports,
+    #[command(alias = "port")]
+    Ports {
+        /// Only this port
+        #[arg(value_name = "PORT")]
+        port: Option<String>,
+    },
     /// Attached pods: port, addresses, and whether the rule tables know them
-    Pods,
+    #[command(alias = "pod")]
+    Pods {
+        /// Only this pod
+        #[arg(value_name = "NAMESPACE/POD")]
+        pod: Option<PodName>,
+    },
     /// Sizes of the loaded rule tables
+    #[command(alias = "table")]
     Tables,
     /// Rules in force of one pod: peers, ports, verdicts, policies, and how often each decided
     Acl {
@@ -64,24 +77,36 @@ enum ShowCommand {
         pod: PodName,
     },
     /// Classes of addresses that no rule tells apart, as `explain` numbers them
+    #[command(alias = "class")]
     Classes,
     /// Policies in force: who loaded them and when, pods, rules, decisions
-    Policies,
+    #[command(alias = "policy")]
+    Policies {
+        /// Only policies of this name
+        #[arg(value_name = "NAMESPACE/POLICY")]
+        policy: Option<String>,
+    },
     /// Routes as the workers use them: origin, port, next hop, MTU, neighbour
+    #[command(alias = "route")]
     Routes,
     /// Services: virtual addresses, backends, and the flows that each has opened
+    #[command(alias = "service")]
     Services,
     /// Frames of the workers' packet memory
     Umem,
     /// Frames by port, drops by reason with its meaning, decisions by policy and rule
+    #[command(alias = "counter")]
     Counters,
     /// The last dropped frames, with pods, reason and policy: some of each reason
+    #[command(alias = "drop")]
     Drops(drops::DropsArguments),
     /// Work of each worker: packets, time of each stage, idle share, time without its core
+    #[command(alias = "worker")]
     Workers(workers::PeriodArguments),
     /// Time of packets in the switch, by worker
     Latency(workers::PeriodArguments),
     /// Connections that the switch tracks
+    #[command(alias = "flow")]
     Flows(flows::FlowsArguments),
 }
 
@@ -89,12 +114,14 @@ pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
     match &arguments.command {
         ShowCommand::Status => status::status(&client, arguments.output)?,
-        ShowCommand::Ports => ports(&client, arguments.output)?,
-        ShowCommand::Pods => pods(&client, arguments.output)?,
+        ShowCommand::Ports { port } => ports(&client, port.as_deref(), arguments.output)?,
+        ShowCommand::Pods { pod } => pods(&client, pod.as_ref(), arguments.output)?,
         ShowCommand::Tables => tables(&client, arguments.output)?,
         ShowCommand::Acl { pod } => acl::acl(&client, pod, arguments.output)?,
         ShowCommand::Classes => in_force::classes(&client, arguments.output)?,
-        ShowCommand::Policies => in_force::policies(&client, arguments.output)?,
+        ShowCommand::Policies { policy } => {
+            in_force::policies(&client, policy.as_deref(), arguments.output)?;
+        }
         ShowCommand::Routes => in_force::routes(&client, arguments.output)?,
         ShowCommand::Services => services::services(&client, arguments.output)?,
         ShowCommand::Umem => umem::umem(&client, arguments.output)?,
@@ -127,8 +154,8 @@ fn mode(port: &PortInfo) -> String {
     format!("{hook}, {copy}{}", if is_offloaded { ", offloaded" } else { "" })
 }
 
-fn ports(client: &Client, output: Output) -> Result<(), CliError> {
-    let ports = client.ports()?;
+fn ports(client: &Client, port: Option<&str>, output: Output) -> Result<(), CliError> {
+    let ports = named(client.ports()?, port, "ports", |port| port.name.clone())?;
     if output == Output::Json {
         return Ok(json(&ports)?);
     }
@@ -169,8 +196,9 @@ pub(super) fn ports_table(ports: &[PortInfo], flows: Option<FlowsOf<'_>>) -> Str
     render(&table, "The switch has no ports.") + &warnings
 }
 
-pub(super) fn pods(client: &Client, output: Output) -> Result<(), CliError> {
-    let pods = client.pods()?;
+pub(super) fn pods(client: &Client, pod: Option<&PodName>, output: Output) -> Result<(), CliError> {
+    let pod = pod.map(ToString::to_string);
+    let pods = named(client.pods()?, pod.as_deref(), "pods", |pod| pod.pod.to_string())?;
     if output == Output::Json {
         return Ok(json(&pods)?);
     }

@@ -134,7 +134,7 @@ pub(in crate::cli) fn pod(arguments: &PodArguments) -> Result<ExitCode, CliError
                 changed(&format!("pod {pod} is detached"))?;
             }
         }
-        PodCommand::List => show::pods(&client, output)?,
+        PodCommand::List => show::pods(&client, None, output)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,11 +29,8 @@ impl Selection {
             let reason = format!("no flow is ever in state {name:?}: the states are {}", known.join(", "));
             return Err(ApiError::Field { field: "state", reason });
         }
-        let addresses = query
-            .pod
-            .as_ref()
-            .map(|pod| state.addresses_of(pod).ok_or_else(|| ApiError::NoPod { pod: pod.clone() }));
-        Ok(Selection { query: query.clone(), addresses: addresses.transpose()? })
+        let addresses = query.pod.as_ref().map(|pod| state.known_addresses(pod)).transpose()?;
+        Ok(Selection { query: query.clone(), addresses })
     }
 
     /// Whether a flow has every property of the filter. `state` is its state, `None` for a packet without a flow.

@@ -14,6 +14,7 @@ use super::switch::Switch;
 use super::{ApiError, CoverageCheck};
 use crate::dataplane::RouteOrigin;
 use crate::limits::{CLASS_POLICIES_MAX, REPORT_ENTRIES_MAX};
+use crate::nearest::nearest;
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::testcase::{Endpoint, expand_probe};
 use crate::tables::{PodName, RuleTables};
@@ -43,11 +44,14 @@ impl Switch {
             return Err(ApiError::Field { field: "port", reason });
         }
         let state = self.state.load_full();
-        let pods = ends.into_iter().filter_map(|end| match end {
-            Endpoint::Pod(name) => Some((name.clone(), state.addresses_of(name)?)),
+        let addresses = |end: &Endpoint| match end {
+            Endpoint::Pod(name) => {
+                Some(state.known_addresses(name).map(|addresses| (name.clone(), addresses)))
+            }
             Endpoint::Ip(_) => None,
-        });
-        let flows = expand_probe(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
+        };
+        let pods = ends.into_iter().filter_map(addresses).collect::<Result<_, _>>()?;
+        let flows = expand_probe(&pods, ends[0], ends[1], protocol, port.unwrap_or_default())?;
         let hits = self.hits();
         let hits = hits.iter().map(|((origin, verdict), count)| ((origin, *verdict), *count)).collect();
         let report = |flow: &FlowKey| {
@@ -66,7 +70,10 @@ impl Switch {
         let hits = self.hits();
         let state = self.state.load_full();
         let tables = state.tables.as_deref().ok_or(ApiError::NoTables)?;
-        let policy = tables.pods.get(pod).ok_or_else(|| ApiError::PodWithoutTables { pod: pod.clone() })?;
+        let policy = tables.pods.get(pod).ok_or_else(|| {
+            let nearest = nearest(&pod.to_string(), tables.pods.keys()).cloned();
+            ApiError::PodWithoutTables { pod: pod.clone(), nearest }
+        })?;
         let info = state.pods.get(pod).map(|record| state.pod_info(pod, record, self.settings.fail_open));
         let [ingress, egress] = acl::directions(tables, policy, &hits);
         Ok(AclReport {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::endpoint::Endpoint;
+use crate::nearest::nearest;
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{Object, Pod, replicas};
 use crate::policy::services::ServiceError;
@@ -11,9 +12,6 @@ use crate::tables::PodName;
 
 /// Source port of every flow. Policy does not depend on it.
 const SOURCE_PORT: u16 = 49_152;
-
-/// Maximum length of names that are compared for similarity.
-const NAME_BYTES_MAX: usize = 512;
 
 /// Reason for a probe without flows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -111,21 +109,14 @@ pub(super) fn addresses(
     match end {
         Endpoint::Ip(address) => Ok(vec![*address]),
         Endpoint::Pod(pod) => match pods.get(pod) {
-            None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: similar_pod(pods, pod) }),
+            None => Err(ProbeError::UnknownPod {
+                pod: pod.clone(),
+                near: nearest(&pod.to_string(), pods.keys()).cloned(),
+            }),
             Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
             Some(addresses) => Ok(addresses.clone()),
         },
     }
-}
-
-fn similar_pod(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
-    let text = pod.to_string();
-    // Kubernetes has no longer names, and a comparison costs the product of the lengths.
-    let is_short = |name: &str| name.len() <= NAME_BYTES_MAX;
-    let known = pods.keys().filter(|_| is_short(&text)).filter(|known| is_short(&known.name));
-    let scored = known.map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
-    let (score, best) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (score > 0.6).then(|| best.clone())
 }
 
 /// Tests whether a protocol exists in a family. `ICMP` and `ICMPv6` belong to one family each.
