@@ -8,6 +8,7 @@ mod cni;
 mod control;
 mod http;
 mod ipfix;
+mod keys;
 mod log;
 mod masquerade;
 mod offload;

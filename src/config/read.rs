@@ -7,9 +7,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use super::keys::explain;
 use super::{Config, PortConfig};
 use crate::control::{ApiError, validate_pod, validate_port, validate_route};
 use crate::limits::POD_PREFIXES_MAX;
+use crate::nearest::{hint, nearest};
 
 /// Reason for which a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +95,8 @@ impl Config {
         }
         for (i, route) in self.routes.iter().enumerate() {
             if !self.ports.iter().any(|port| port.name == route.port) {
-                let names: Vec<&str> = self.ports.iter().map(|port| port.name.as_str()).collect();
-                let hint = nearest(&route.port, &names);
+                let names = self.ports.iter().map(|port| format!("{:?}", port.name));
+                let hint = hint(nearest(&format!("{:?}", route.port), names).as_ref());
                 return Err(("routes", i, format!(".port: there is no port named {:?}{hint}", route.port)));
             }
             match validate_route(route) {
@@ -143,37 +145,6 @@ impl PortConfig {
     }
 }
 
-/// Formats the message for a key. The message for an unknown key suggests the nearest known one.
-fn explain(key: Option<String>, message: &str) -> String {
-    let message = message.trim_end().replace('\n', ", ");
-    let key = key.filter(|key| key != ".");
-    let Some((unknown, known)) = unknown_field(&message) else {
-        return key.map_or_else(|| message.clone(), |key| format!("{key}: {message}"));
-    };
-    let section = key.as_deref().map_or("", |key| key.trim_end_matches(unknown).trim_end_matches('.'));
-    let place = match section {
-        "" => "here".to_owned(),
-        entry if entry.ends_with(']') => format!("of {entry}"),
-        table => format!("in [{table}]"),
-    };
-    let hint = nearest(unknown, &known);
-    format!("unknown key {unknown:?}{hint}; the keys {place} are {}", known.join(", "))
-}
-
-/// Parses serde's message for `deny_unknown_fields` into the unknown name and the known ones.
-fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
-    let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
-    Some((quoted.next()?, quoted.collect()))
-}
-
-fn nearest(name: &str, known: &[&str]) -> String {
-    let distance = |candidate: &&&str| strsim::damerau_levenshtein(name, candidate);
-    known
-        .iter()
-        .min_by_key(distance)
-        .map_or(String::new(), |candidate| format!(", the nearest is {candidate:?}"))
-}
-
 fn line_at(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|&byte| byte == b'\n').count()
 }
@@ -202,6 +173,7 @@ fn line_of_entry(text: &str, list: &str, index: usize) -> usize {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::keys::unknown_field;
     use super::*;
     use crate::dataplane::{ConntrackSettings, FlowMemory};
 
