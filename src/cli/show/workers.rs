@@ -22,20 +22,26 @@ pub(super) struct PeriodArguments {
     seconds: u64,
 }
 
-/// Reads the times of the workers over the period.
-fn times(client: &Client, arguments: &PeriodArguments) -> Result<Vec<WorkerTimes>, CliError> {
+/// Times of the workers.
+struct Times {
+    /// Over the period.
+    period: Vec<WorkerTimes>,
+    since_start: Vec<WorkerTimes>,
+}
+
+fn times(client: &Client, arguments: &PeriodArguments) -> Result<Times, CliError> {
     let before = if arguments.seconds > 0 { client.worker_times()? } else { Vec::new() };
     sleep(Duration::from_secs(arguments.seconds));
-    let after = client.worker_times()?;
-    let since = |now: WorkerTimes| {
+    let since_start = client.worker_times()?;
+    let since = |now: &WorkerTimes| {
         let before = before.iter().find(|before| before.worker == now.worker);
         before.map_or_else(|| now.clone(), |before| now.since(before))
     };
-    Ok(after.into_iter().map(since).collect())
+    Ok(Times { period: since_start.iter().map(since).collect(), since_start })
 }
 
 pub(super) fn workers(client: &Client, arguments: &PeriodArguments, output: Output) -> Result<(), CliError> {
-    let times = times(client, arguments)?;
+    let times = times(client, arguments)?.period;
     if output == Output::Json {
         return Ok(json(&times)?);
     }
@@ -75,11 +81,32 @@ pub(super) fn workers(client: &Client, arguments: &PeriodArguments, output: Outp
 }
 
 pub(super) fn latency(client: &Client, arguments: &PeriodArguments, output: Output) -> Result<(), CliError> {
-    let times = times(client, arguments)?;
+    let Times { period, since_start } = times(client, arguments)?;
     if output == Output::Json {
-        let latency: Vec<_> = times.iter().map(|worker| (worker.worker, &worker.latency)).collect();
+        let latency: Vec<_> = period.iter().map(|worker| (worker.worker, &worker.latency)).collect();
         return Ok(json(&latency)?);
     }
+    Ok(text(&latency_text(arguments.seconds, &period, &since_start))?)
+}
+
+/// Latency over the period of so many seconds, or since the start if no packet has passed in it.
+fn latency_text(seconds: u64, period: &[WorkerTimes], since_start: &[WorkerTimes]) -> String {
+    let has_packets = |times: &[WorkerTimes]| times.iter().any(|worker| !worker.latency.is_empty());
+    let (heading, times) = match (seconds, has_packets(period), has_packets(since_start)) {
+        (_, _, false) => return "No packet has passed since the start of the switch.\n".to_owned(),
+        (0, ..) => ("since the start of the switch:".to_owned(), since_start),
+        (_, true, true) => (format!("over {seconds} s:"), period),
+        (_, false, true) => (
+            format!(
+                "no packet has passed in {seconds} s (--seconds N waits longer); since the start of the switch:"
+            ),
+            since_start,
+        ),
+    };
+    format!("{heading}\n{}", latency_table(times))
+}
+
+fn latency_table(times: &[WorkerTimes]) -> String {
     let mut table = table(["worker", "packets", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "longest"]);
     for worker in times.iter().filter(|worker| !worker.latency.is_empty()) {
         let histogram = histogram(&worker.latency);
@@ -88,5 +115,35 @@ pub(super) fn latency(client: &Client, arguments: &PeriodArguments, output: Outp
         let longest = worker.latency.last().map_or(0, |(ns, _)| *ns);
         table.add_row(row.chain(QUANTILES.map(quantile)).chain([duration(longest)]));
     }
-    Ok(text(&render(&table, "No packet has passed."))?)
+    render(&table, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_tells_its_period_and_is_that_since_the_start_where_nothing_has_passed() {
+        let worker = |latency: &str| -> [WorkerTimes; 1] {
+            let text = format!(
+                "{{\"worker\":0,\"core\":0,\"clock_ns\":1,\"received\":0,\"batches\":0,\"turns\":0,\"sleeps\":0,\"busy_ns\":0,\
+                 \"waited_ns\":null,\"stages\":[],\"stage_frames\":0,\"latency\":{latency},\"turn_times\":[]}}"
+            );
+            [serde_json::from_str(&text).unwrap()]
+        };
+        let (idle, busy) = (worker("[]"), worker("[[2000,7]]"));
+        let first_line = |seconds, period: &[WorkerTimes], since_start: &[WorkerTimes]| {
+            let text = latency_text(seconds, period, since_start);
+            (text.lines().next().unwrap().to_owned(), text.lines().count())
+        };
+        let (says, lines) = first_line(1, &idle, &busy);
+        assert!(says.contains("in 1 s (--seconds N waits longer); since the start"), "{says}");
+        assert!(lines > 2, "the table is that since the start");
+        assert_eq!(first_line(5, &busy, &busy).0, "over 5 s:");
+        assert_eq!(first_line(0, &busy, &busy).0, "since the start of the switch:");
+        assert_eq!(
+            first_line(1, &idle, &idle),
+            ("No packet has passed since the start of the switch.".to_owned(), 1)
+        );
+    }
 }
