@@ -81,7 +81,10 @@ impl Rig {
     fn rejected(&mut self) -> String {
         let before = self.dataplane.publications();
         let Reload::Rejected(errors) = self.outcome() else { panic!("not rejected") };
-        assert_eq!(self.switch.status().rejected_reload.unwrap().errors, errors);
+        let status = self.switch.status();
+        assert_eq!(status.rejected_reload.unwrap().errors, errors);
+        let says = "what was in force stays; `palisade show policies` has the ";
+        assert!(status.problems.iter().any(|problem| problem.contains(says)), "{:?}", status.problems);
         assert_eq!(self.dataplane.publications(), before, "the tables stay");
         errors.join("\n")
     }

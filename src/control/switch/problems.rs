@@ -84,7 +84,7 @@ impl Switch {
         let directory = directory.as_deref().map(|rejected| {
             let (path, since) = (rejected.path.display(), seconds_since(rejected.at_unix_s));
             let errors = counted(rejected.errors.len() + rejected.left_out, "error");
-            format!("the reload of directory {path} was rejected {since} s ago ({errors}): what was in force stays")
+            format!("the reload of directory {path} was rejected {since} s ago: what was in force stays; `palisade show policies` has the {errors}")
         });
         let report = self.configuration.load();
         let report = report.as_deref();
