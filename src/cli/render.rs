@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::{CliError, manifests, output};
+use super::{CliError, manifests, output, terminal};
 use crate::policy::objects::Object;
 use crate::render::{self, ClusterState, Format, Part, RenderError, RenderOptions};
 use crate::tables::{Direction, PodName, RuleTables};
@@ -127,15 +127,30 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         return print(arguments.output.as_deref(), &parts);
     }
     let old = if arguments.since.is_empty() { None } else { Some(compile(&arguments.since)?) };
-    let mut parts = Vec::new();
+    let (mut parts, mut refused) = (Vec::new(), Vec::new());
     for &format in arguments.to {
         let rendered = match &old {
             None => render::render(format, state(&new), &options),
             Some(old) => render::difference(format, state(old), state(&new), &options),
         };
-        parts.extend(rendered.map_err(|error| CliError::Message(error.to_string()))?);
+        match rendered {
+            Ok(rendered) => parts.extend(rendered),
+            Err(error) => refused.push((format.describe().0, error.to_string())),
+        }
     }
-    print(arguments.output.as_deref(), &parts)
+    if let [(_, error), others @ ..] = refused.as_slice()
+        && refused.len() == arguments.to.len()
+        && others.iter().all(|(_, other)| other == error)
+    {
+        return Err(CliError::Message(error.clone()));
+    }
+    print(arguments.output.as_deref(), &parts)?;
+    if refused.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    refused.iter().for_each(|(format, error)| terminal::note(&format!("palisade: {format}: {error}")));
+    let (refused, all) = (refused.len(), arguments.to.len());
+    Err(CliError::Message(format!("{refused} of {all} formats are left out, for the reasons above")))
 }
 
 /// Prints parts, or writes them into a directory.

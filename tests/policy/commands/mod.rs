@@ -399,3 +399,28 @@ fn nothing_that_manifests_say_steers_the_terminal() {
         assert!(!printed.contains("\nb") && !errors.contains("\nb"), "{arguments:?}: {printed}{errors}");
     }
 }
+
+#[test]
+fn all_formats_are_rendered_but_those_that_refuse_which_are_named_at_the_end() {
+    let scratch = Scratch::new("refused");
+    let addressed = |pod: (usize, &str)| {
+        let status = format!("}}]}}, status: {{podIPs: [{{ip: 10.0.0.{}}}]}}}}", pod.0 + 1);
+        pod.1.replace("}]}}", &status)
+    };
+    let pods = PODS.split("---").enumerate().map(addressed).collect::<Vec<_>>().join("---");
+    scratch.write("pods.yaml", &pods);
+    // Contiv has no ranges of ports.
+    scratch.write("policy.yaml", &policy("api", 1, 60_000));
+    let (code, printed, errors) = scratch.palisade("render --to all pods.yaml policy.yaml");
+    let is_refused = |format: &str| errors.contains(&format!("palisade: {format}: "));
+    assert!(code == 2 && is_refused("contiv") && !is_refused("nftables"), "{errors}");
+    assert!(
+        printed.contains("### palisade.nft\n") && printed.contains("### palisade.identity.json\n"),
+        "{printed}"
+    );
+    assert!(!printed.contains("### palisade.contiv\n"));
+    assert!(errors.ends_with(" formats are left out, for the reasons above\n"), "{errors}");
+    let (code, printed, one) = scratch.palisade("render --to contiv pods.yaml policy.yaml");
+    assert_eq!((code, printed.as_str()), (2, ""));
+    assert!(!one.contains("left out"), "{one}");
+}
