@@ -12,6 +12,8 @@ pub use destination::Destination;
 pub use endpoint::Endpoint;
 pub use endpoint_flows::{ProbeError, expand_probe};
 pub use format::{Case, Cases, InvalidCase, Probe, parse_cases};
-pub use placeholder_addresses::{PlaceholderRange, assign_placeholders, assign_placeholders_from};
+pub use placeholder_addresses::{
+    PlaceholderRange, assign_placeholders, assign_placeholders_from, without_address,
+};
 pub use probe_expansion::ProbeExpansion;
 pub use service_flows::expand_service;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::policy::objects::{Object, Pod};
+use crate::policy::objects::{Object, Pod, replicas};
 use crate::tables::PodName;
 
 /// Range of placeholders: the first address of each family.
@@ -62,6 +62,12 @@ pub fn assign_placeholders_from(
         }
     }
     awaiting
+}
+
+/// Pods, and workloads, that are to get an address and have none yet.
+pub fn without_address(objects: &[Object]) -> Vec<&PodName> {
+    let pods = objects.iter().filter_map(as_pod).filter(|pod| awaits_address(pod)).map(|pod| &pod.name);
+    pods.filter(|pod| replicas::workload_of_second_replica(pod).is_none()).collect()
 }
 
 /// Tests whether the pod is to get an address and has none yet.

@@ -401,6 +401,20 @@ fn nothing_that_manifests_say_steers_the_terminal() {
 }
 
 #[test]
+fn compile_says_why_pods_without_addresses_get_no_tables() {
+    let scratch = Scratch::new("addresses");
+    let (code, printed, errors) = scratch.palisade("compile pods.yaml");
+    assert!(code == 0 && printed.contains("\"pods\": {}"), "{printed}");
+    let says = "note: 3 pods or workloads have no address, and get no tables: shop/db, shop/api, shop/web; a running pod has it in \
+                status.podIPs";
+    assert!(errors.contains(says), "{errors}");
+    let (first, _) = PODS.split_once("---").unwrap();
+    scratch.write("pods.yaml", &first.replace("}]}}", "}]}, status: {podIPs: [{ip: 10.0.0.1}]}}"));
+    let (code, printed, errors) = scratch.palisade("compile pods.yaml");
+    assert!(code == 0 && printed.contains("shop/db") && errors.is_empty(), "{printed}{errors}");
+}
+
+#[test]
 fn all_formats_are_rendered_but_those_that_refuse_which_are_named_at_the_end() {
     let scratch = Scratch::new("refused");
     let addressed = |pod: (usize, &str)| {
