@@ -2,8 +2,6 @@
 
 mod service;
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -19,7 +17,7 @@ use crate::policy::explain::{
     Explanation, ServiceExplanation, ServiceVerdict, explain as explain_by_objects,
 };
 use crate::policy::testcase::{Destination, Endpoint, ProbeError, expand_probe, expand_service};
-use crate::tables::{PodName, Verdict};
+use crate::tables::Verdict;
 
 /// Explain why a connection is allowed or denied
 ///
@@ -85,7 +83,7 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
     };
     let denied = match &arguments.to {
         Destination::Endpoint(to) => {
-            let flows = flows(arguments, to, &manifests.pods())?;
+            let flows = flows(arguments, to, &manifests)?;
             let explanations: Vec<_> =
                 flows.iter().map(|flow| explain(flow, [&arguments.from, to])).collect();
             print(arguments, &explanations)?;
@@ -151,10 +149,18 @@ fn message(error: &ProbeError) -> CliError {
 fn flows(
     arguments: &ExplainArguments,
     to: &Endpoint,
-    pods: &BTreeMap<PodName, Vec<IpAddr>>,
+    manifests: &Manifests,
 ) -> Result<Vec<FlowKey>, CliError> {
-    expand_probe(pods, &arguments.from, to, arguments.protocol, port(arguments)?)
-        .map_err(|error| message(&error))
+    let flows = expand_probe(&manifests.pods(), &arguments.from, to, arguments.protocol, port(arguments)?);
+    flows.map_err(|error| match &error {
+        ProbeError::UnknownPod { pod, .. } => {
+            match manifests.unread.iter().find(|workload| workload.may_have(pod)) {
+                Some(workload) => CliError::Message(format!("there is no pod {pod}: {}", workload.advice())),
+                None => message(&error),
+            }
+        }
+        _ => message(&error),
+    })
 }
 
 fn print<T: Serialize + std::fmt::Display>(

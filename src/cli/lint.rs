@@ -49,7 +49,8 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
         place: place(&manifests, &locations, &finding.policy),
         finding,
     };
-    let findings: Vec<LocatedFinding> = check(&manifests.objects).into_iter().map(placed).collect();
+    let findings: Vec<LocatedFinding> =
+        check(&manifests.objects, &manifests.unread).into_iter().map(placed).collect();
     match arguments.output {
         Output::Json => output::json(&findings)?,
         Output::Table => output::text(&text(&findings))?,

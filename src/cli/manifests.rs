@@ -9,8 +9,9 @@ use crate::control::Client;
 use crate::policy::connectivity::GroupNames;
 use crate::policy::evaluate::TableEvaluator;
 use crate::policy::explain::PolicyLocations;
+use crate::policy::lint::UnreadWorkload;
 use crate::policy::objects::Object;
-use crate::policy::parse::{Diagnostic, Location};
+use crate::policy::parse::{Diagnostic, Location, Skipped};
 use crate::policy::{Compiler, Options, audited_policies, policy_of, testcase};
 use crate::source::files;
 use crate::source::load::{Compiled, LoadOptions, Rejected, load, load_sources, read_objects};
@@ -22,6 +23,8 @@ pub(super) struct Manifests {
     pub(super) objects: Vec<Object>,
     locations: Vec<Location>,
     audited: Vec<(Object, Location)>,
+    /// Objects that make pods, and are passed over.
+    pub(super) unread: Vec<UnreadWorkload>,
 }
 
 impl Manifests {
@@ -51,7 +54,8 @@ impl Manifests {
         let (audited, enforced): (Vec<_>, Vec<_>) =
             parsed.objects.into_iter().partition(|(object, _)| object.is_audited());
         let (objects, locations) = enforced.into_iter().unzip();
-        Ok(Manifests { objects, locations, audited })
+        let unread = parsed.skipped.into_iter().filter_map(unread).collect();
+        Ok(Manifests { objects, locations, audited, unread })
     }
 
     /// Assigns placeholder addresses to pods that wait for one, the same in all of `several`. Returns the
@@ -104,6 +108,14 @@ impl Manifests {
         });
         pods.collect()
     }
+}
+
+/// The workload that a passed-over object is.
+fn unread(skipped: Skipped) -> Option<UnreadWorkload> {
+    let Skipped { kind, name, location, made_pods } = skipped;
+    let (described, labels) = (format!("{kind} ({name}, {location})"), made_pods?);
+    let name = name.parse().unwrap_or_else(|_| PodName::new("default", name));
+    Some(UnreadWorkload { described, name, labels })
 }
 
 /// Compiles manifests with their Services, and prints warnings to standard error, and a note on policies in audit mode.

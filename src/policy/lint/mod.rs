@@ -14,18 +14,20 @@ mod subsumption;
 mod types;
 
 pub use finding::{Check, LintFinding, LintSubject};
+pub use objects::UnreadWorkload;
 
 use super::evaluate::ReferenceEvaluator;
 use super::objects::{Object, replicas};
 use objects::LintObjects;
 
 /// Runs all checks. Findings are sorted by policy and field. Checks that need pods do not run on manifests
-/// without pods.
-pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
+/// without pods. `unread` are objects that make pods, and are not among the objects.
+pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
     let mut sorted = LintObjects {
         evaluator: ReferenceEvaluator::new(objects),
         pods: Vec::new(),
         exempt: Vec::new(),
+        unread,
         nodes: Vec::new(),
         network: Vec::new(),
         cluster: Vec::new(),
@@ -50,14 +52,16 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
         }
     }
     let mut found = Vec::new();
-    if !sorted.pods.is_empty() || !sorted.exempt.is_empty() {
+    if sorted.has_pods() || !unread.is_empty() {
         selection::check(&sorted, &mut found);
         selection::check_peers(&sorted, &mut found);
+    }
+    if !sorted.pods.is_empty() || !unread.is_empty() {
+        services::check_selectors(&sorted, &mut found);
     }
     if !sorted.pods.is_empty() {
         ip_blocks::check_pod_network(&sorted, &mut found);
         dns::check(&sorted, &mut found);
-        services::check_selectors(&sorted, &mut found);
         services::check_ports(&sorted, &mut found);
     }
     types::check(&sorted, &mut found);

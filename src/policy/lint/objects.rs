@@ -1,8 +1,54 @@
 //! Objects by kind, as input of the checks.
 
 use crate::policy::evaluate::ReferenceEvaluator;
-use crate::policy::objects::{ClusterNetworkPolicy, EndpointSlice, NetworkPolicy, Node, Pod, Service};
-use crate::tables::Direction;
+use crate::policy::objects::{
+    ClusterNetworkPolicy, EndpointSlice, Labels, NetworkPolicy, Node, Pod, Readiness, Service,
+};
+use crate::tables::{Direction, PodName};
+
+/// Object of a kind that is not read, which makes pods.
+#[derive(Debug, Clone)]
+pub struct UnreadWorkload {
+    /// Its kind, and its place.
+    pub described: String,
+    /// Its namespace and name.
+    pub name: PodName,
+    /// Labels of its pods, by template.
+    pub labels: Vec<Labels>,
+}
+
+impl UnreadWorkload {
+    /// Whether a name may be that of one of its pods.
+    pub fn may_have(&self, pod: &PodName) -> bool {
+        let rest = pod.name.strip_prefix(&self.name.name);
+        pod.namespace == self.name.namespace
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+
+    /// Says that its pods are unknown, and what to do.
+    pub fn advice(&self) -> String {
+        format!(
+            "a {} is passed over, and its pods are unknown: give these pods, or a Deployment with their labels and ports",
+            self.described
+        )
+    }
+
+    /// Pods by which selectors are tested.
+    pub(super) fn pods(&self) -> impl Iterator<Item = Pod> {
+        self.labels.iter().map(|labels| Pod {
+            name: self.name.clone(),
+            labels: labels.clone(),
+            addresses: Vec::new(),
+            placeholder: false,
+            node: None,
+            host_ips: Vec::new(),
+            host_network: false,
+            finished: false,
+            readiness: Readiness::default(),
+            ports: Vec::new(),
+        })
+    }
+}
 
 /// Objects by kind.
 pub(super) struct LintObjects<'a> {
@@ -11,11 +57,25 @@ pub(super) struct LintObjects<'a> {
     pub(super) pods: Vec<&'a Pod>,
     /// Pods on the host's network, and finished pods.
     pub(super) exempt: Vec<&'a Pod>,
+    /// Objects that make pods and are not read.
+    pub(super) unread: &'a [UnreadWorkload],
     pub(super) nodes: Vec<&'a Node>,
     pub(super) network: Vec<&'a NetworkPolicy>,
     pub(super) cluster: Vec<&'a ClusterNetworkPolicy>,
     pub(super) services: Vec<&'a Service>,
     pub(super) slices: Vec<&'a EndpointSlice>,
+}
+
+impl LintObjects<'_> {
+    /// Object that makes pods which a selector selects, and is not read.
+    pub(super) fn unread_selected(&self, selects: impl Fn(&Pod) -> bool) -> Option<&UnreadWorkload> {
+        self.unread.iter().find(|workload| workload.pods().any(|pod| selects(&pod)))
+    }
+
+    /// Whether there are pods that are read.
+    pub(super) fn has_pods(&self) -> bool {
+        !self.pods.is_empty() || !self.exempt.is_empty()
+    }
 }
 
 /// Field of the peers of a rule.

@@ -135,8 +135,13 @@ fn check_selection(
     }
     let Selector { policy, path, check, pods } = selector;
     let exempt: Vec<&&Pod> = objects.exempt.iter().filter(|pod| selects(pod)).collect();
+    let unread = objects.unread_selected(&selects);
     let (check, message) = match exempt.as_slice() {
-        [] => (check, format!("selects no pod: {pods}")),
+        [] if unread.is_none() && !objects.has_pods() => return,
+        [] => match unread {
+            Some(unread) => (check, format!("selects no pod that is read: {}", unread.advice())),
+            None => (check, format!("selects no pod: {pods}")),
+        },
         [first, others @ ..] => {
             let why = if first.host_network { "is on the host's network" } else { "has finished" };
             let others = match others.len() {

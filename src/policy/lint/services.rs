@@ -22,15 +22,20 @@ pub(super) fn check_selectors(objects: &LintObjects<'_>, found: &mut Vec<LintFin
         if has_slice || objects.pods.iter().chain(&objects.exempt).any(|pod| is_selected(&pod)) {
             continue;
         }
-        found.push(LintFinding {
-            policy: LintSubject::of_service(&name(service)),
-            path: "spec.selector".to_owned(),
-            check: Check::ServiceSelectsNoPod,
-            message: format!(
+        let message = match objects.unread_selected(|pod| is_behind(service, pod)) {
+            Some(unread) => format!("selects no pod that is read: {}", unread.advice()),
+            None if objects.pods.is_empty() => continue,
+            None => format!(
                 "selects no pod: none in namespace {} matches {}: connections to the Service are refused",
                 service.namespace,
                 display::selector(selector)
             ),
+        };
+        found.push(LintFinding {
+            policy: LintSubject::of_service(&name(service)),
+            path: "spec.selector".to_owned(),
+            check: Check::ServiceSelectsNoPod,
+            message,
         });
     }
 }

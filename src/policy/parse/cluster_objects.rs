@@ -8,7 +8,7 @@ use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
 use super::network_policy::{PROTOCOLS, check_port_name};
 use super::selector::check_labels;
-use super::tree::{Node as Tree, Value};
+use super::tree::Value;
 use super::{syntax, typed};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
@@ -95,25 +95,36 @@ const OTHER_WORKLOADS: [(&str, &str); 6] = [
     ("tekton.dev", "TaskRun"),
 ];
 
-/// Tests whether an object of a kind that is not read makes pods: it is known to, or has a pod template below its `spec`, such as
-/// `template` or `workerTemplate`. Policies of admission controllers quote templates, and make none.
-pub(super) fn makes_pods(object: &Tree<'_>, group: &str, kind: &str) -> bool {
-    fn has_template(node: &Tree<'_>) -> bool {
-        match &node.value {
-            Value::Sequence(items) => items.iter().any(has_template),
-            Value::Mapping(entries) => entries.iter().any(|(key, node)| {
-                let is_template = || {
-                    let containers = node.get("spec").and_then(|spec| spec.get("containers"));
-                    containers.is_some_and(|node| matches!(node.value, Value::Sequence(_)))
-                };
-                let is_named_so = ["template", "Template"].iter().any(|end| key.name.ends_with(end));
-                is_named_so && is_template() || has_template(node)
-            }),
-            _ => false,
+/// Labels of the pods that an object of a kind that is not read makes, by template: of a pod template below its `spec`, such as
+/// `template` or `workerTemplate`. `None` if it makes none; empty for kinds that are known to make pods of other templates.
+/// Policies of admission controllers quote templates, and make no pods.
+pub(super) fn labels_of_made_pods(object: &Cursor<'_>, group: &str, kind: &str) -> Option<Vec<Labels>> {
+    fn add_templates(at: &Cursor<'_>, found: &mut Vec<Labels>) {
+        match &at.node.value {
+            Value::Sequence(_) => at.items().iter().for_each(|item| add_templates(item, found)),
+            Value::Mapping(_) => {
+                for (key, _, below) in at.entries() {
+                    let containers = || below.child("spec")?.child("containers");
+                    let is_named_so = ["template", "Template"].iter().any(|end| key.ends_with(end));
+                    if is_named_so
+                        && containers().is_some_and(|at| matches!(at.node.value, Value::Sequence(_)))
+                    {
+                        found.push(below.child("metadata").as_ref().map(labels).unwrap_or_default());
+                    } else {
+                        add_templates(&below, found);
+                    }
+                }
+            }
+            _ => {}
         }
     }
-    let has_template = || object.get("spec").is_some_and(has_template);
-    OTHER_WORKLOADS.contains(&(group, kind)) || !kind.ends_with("Policy") && has_template()
+    let mut found = Vec::new();
+    if !kind.ends_with("Policy")
+        && let Some(spec) = object.child("spec")
+    {
+        add_templates(&spec, &mut found);
+    }
+    (!found.is_empty() || OTHER_WORKLOADS.contains(&(group, kind))).then_some(found)
 }
 
 /// Parses the pods of a workload: labels and ports of its template under the name of the workload. A workload

@@ -142,6 +142,7 @@ impl ManifestParser {
     /// Passes over an object that this version does not read, with a warning where a reader may take it for another one.
     fn pass_over(&mut self, at: &Cursor<'_>, (kind, version): (&str, &str), name: &str, source: &Source) {
         let kind_at = at.child("kind").unwrap_or_else(|| at.clone());
+        let mut made_pods = None;
         let is_known = KINDS.iter().any(|(known, ..)| *known == kind);
         if kind.ends_with("NetworkPolicy") {
             kind_at.warn(
@@ -153,14 +154,16 @@ impl ManifestParser {
                 format!("a {kind} of {version} is another system's: it is passed over"),
                 "give the objects of Kubernetes that it makes",
             );
-        } else if cluster_objects::makes_pods(at.node, group(version), kind) {
+        } else if let Some(labels) = cluster_objects::labels_of_made_pods(at, group(version), kind) {
+            made_pods = Some(labels);
             kind_at.warn(
                 format!("a {kind} of {version} is passed over: the pods that it makes are unknown here"),
                 "give these pods, or a Deployment with their labels and ports",
             );
         }
         let location = Location::new(source, at.node.span);
-        self.parsed.skipped.push(Skipped { kind: kind.to_owned(), name: name.to_owned(), location });
+        let (kind, name) = (kind.to_owned(), name.to_owned());
+        self.parsed.skipped.push(Skipped { kind, name, location, made_pods });
     }
 
     fn list(&mut self, at: &Cursor<'_>, kind: &str, version: &str, source: &Source, context: &str) {

@@ -2,7 +2,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::source::Location;
-use crate::policy::objects::Object;
+use crate::policy::objects::{Labels, Object};
 
 /// Objects of one or several texts.
 #[derive(Debug, Clone, Default)]
@@ -24,4 +24,6 @@ pub struct Skipped {
     pub name: String,
     /// Location.
     pub location: Location,
+    /// Labels of the pods that it makes, by template. `None` if it makes none that is known of.
+    pub made_pods: Option<Vec<Labels>>,
 }

@@ -400,6 +400,42 @@ fn nothing_that_manifests_say_steers_the_terminal() {
     }
 }
 
+const ROLLOUT: &str = "
+apiVersion: argoproj.io/v1alpha1
+kind: Rollout
+metadata: {name: pay, namespace: shop}
+spec: {template: {metadata: {labels: {app: pay}}, spec: {containers: [{name: c}]}}}
+---
+";
+
+#[test]
+fn lint_and_explain_name_the_passed_over_object_whose_pods_are_meant() {
+    let scratch = Scratch::new("unread");
+    let on_pay = policy("api", 1, 1).replace("app: db", "app: pay");
+    let service = "---\n{apiVersion: v1, kind: Service, metadata: {name: pay, namespace: shop}, spec: {selector: {app: pay}, \
+                   ports: [{port: 1}]}}\n";
+    let peer = "---\n".to_owned() + &policy("pay", 1, 1).replace("name: db", "name: peer");
+    scratch.write("rollout.yaml", &format!("{ROLLOUT}{on_pay}{service}{peer}"));
+    let says = "selects no pod that is read: a Rollout (shop/pay, rollout.yaml:2) is passed over, and its pods are unknown: give";
+    for files in ["pods.yaml rollout.yaml", "rollout.yaml"] {
+        let (code, printed, _) = scratch.palisade(&format!("lint {files}"));
+        assert_eq!(code, 1, "{printed}");
+        for place in ["spec.podSelector", "spec.selector", "spec.ingress[0].from[0]"] {
+            let line = printed.lines().find(|line| line.contains(&format!(" {place}: {says}")));
+            assert!(line.is_some(), "{files}, {place}: {printed}");
+        }
+    }
+    for pod in ["shop/pay", "shop/pay-5d9c-x2x"] {
+        let (code, _, errors) =
+            scratch.palisade(&format!("explain --from shop/api --to {pod} --port 1 pods.yaml rollout.yaml"));
+        let says = format!("there is no pod {pod}: a Rollout (shop/pay, rollout.yaml:2) is passed over");
+        assert!(code == 2 && errors.contains(&says), "{errors}");
+    }
+    let (_, _, errors) =
+        scratch.palisade("explain --from shop/api --to shop/dbx --port 1 pods.yaml rollout.yaml");
+    assert!(errors.contains("there is no pod shop/dbx: is it shop/db?"), "{errors}");
+}
+
 #[test]
 fn compile_says_why_pods_without_addresses_get_no_tables() {
     let scratch = Scratch::new("addresses");
