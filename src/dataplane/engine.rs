@@ -234,7 +234,7 @@ impl Dataplane {
             }
         };
         // Without the lock: the kernel may be busy with other interfaces.
-        if close(&guard, self.pins.as_ref().ok())?
+        if close(&guard, self.pins.as_ref().ok()).map_err(|error| self.with_pins(error))?
             && let Some(guards) = &mut *self.guards()
         {
             guards.on.insert(index);
@@ -433,6 +433,7 @@ impl From<XdpError> for PortError {
             XdpError::Mtu { interface, mtu, max } => PortError::Mtu { interface, mtu, max: max as u32 },
             error @ (XdpError::ForeignProgram { .. }
             | XdpError::HeldElsewhere { .. }
+            | XdpError::PinUnseen { .. }
             | XdpError::QueueTaken { .. }) => PortError::Foreign { reason: error.to_string() },
             other => PortError::Kernel(other.to_string()),
         }

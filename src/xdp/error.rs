@@ -75,6 +75,16 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
+    /// A BPF link holds our program, and this process cannot read pins.
+    #[error(
+        "the XDP program of interface {interface} is held by a BPF link whose pin this process does not see: {reason}"
+    )]
+    PinUnseen {
+        /// The interface.
+        interface: String,
+        /// Reason, and the step that ends it.
+        reason: String,
+    },
     /// Another interface has taken the name meanwhile.
     #[error("interface {interface} has changed while it was attached to: try again")]
     Changed {

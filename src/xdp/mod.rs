@@ -44,7 +44,10 @@ mod umem_owner;
 pub use error::XdpError;
 pub(crate) use error::{check_mtu, one_frame};
 pub use frame::{DoesNotFit, Frame};
-pub use libbpf::link::{Pins, has_offload_program, is_on_bpf_file_system, namespace_cookie, sweep};
+pub use libbpf::link::{
+    NoBpfFileSystem, Pins, check_tcx, is_on_bpf_file_system, namespace_cookie, offload_pin, program_pin,
+    sweep,
+};
 pub use loss_counters::{LossCounters, LostFrames};
 pub use memory_port::MemoryPeer;
 pub use multi_buffer::mtu_of_this_kernel;

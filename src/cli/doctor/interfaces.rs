@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -12,7 +13,7 @@ use crate::dataplane::{PortKind, check_link, is_upcall_device};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
-use crate::xdp::{XdpError, has_offload_program, has_program_of_switch};
+use crate::xdp::{XdpError, has_program_of_switch, offload_pin, program_pin};
 
 /// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
 const IPV6_MTU_MIN: u32 = 1280;
@@ -116,20 +117,14 @@ fn of_interface(
                 if open.report.offloaded { "; the kernel forwards established flows" } else { "" };
             Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch{offload}"))
         }
-        None if running.is_none()
-            && port.kind == PortKind::Pod
-            && has_offload_program(pins, interface.index) =>
-        {
-            Check::finding(
-            subject,
-            "has the program of a switch that does not run: every frame is dropped when its lease is over",
-            format!(
-                "start the switch; or give the interface up: remove {}/netns-*/{}-ingress",
-                pins.display(),
-                interface.index
+        None => match offload_pin(pins, interface.index).filter(|_| running.is_none()) {
+            Some(pin) if port.kind == PortKind::Pod => Check::finding(
+                subject,
+                "has the program of a switch that does not run: every frame is dropped when its lease is over",
+                format!("start the switch; or give the interface up: rm {}", pin.display()),
             ),
-        )}
-        None => program(subject, &interface, running.is_some()),
+            _ => program(subject, &interface, running.is_some(), pins),
+        },
     });
     checks
 }
@@ -201,7 +196,7 @@ fn sees_programs() -> bool {
     held.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::BPF)
 }
 
-fn program(subject: &str, interface: &Interface, is_running: bool) -> Check {
+fn program(subject: &str, interface: &Interface, is_running: bool, pins: &Path) -> Check {
     let name = &interface.name;
     match has_program_of_switch(interface) {
         Ok(false) => Check::ok(subject, "no XDP program"),
@@ -209,10 +204,10 @@ fn program(subject: &str, interface: &Interface, is_running: bool) -> Check {
         Ok(true) => Check::finding(
             subject,
             "has the XDP program of a switch that does not run: every frame is dropped",
-            format!(
-                "start the switch; or give the interface up: remove its pin below [xdp] pin_directory, or \
-                 `ip link set dev {name} xdp off`"
-            ),
+            match program_pin(pins, interface.index) {
+                Some(pin) => format!("start the switch; or give the interface up: rm {}", pin.display()),
+                None => format!("start the switch; or give the interface up: ip link set dev {name} xdp off"),
+            },
         ),
         Err(XdpError::ForeignProgram { id, .. }) if !sees_programs() => {
             Check::unseen(subject, format!("has an XDP program (id {id}) of an unknown owner"), AS_ROOT)

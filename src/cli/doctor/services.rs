@@ -16,7 +16,10 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
         Err(error) => Check::finding(
             "services",
             format!("processes of the node get no backends: {error}"),
-            "mount -t cgroup2 cgroup2 DIRECTORY, and services.cgroup = \"DIRECTORY\"",
+            format!(
+                "mkdir -p {0} && mount -t cgroup2 cgroup2 {0}",
+                config.services.cgroup.join("unified").display()
+            ),
         ),
     };
     let outside = match config.masquerade.addresses.as_slice() {

@@ -124,8 +124,8 @@ impl Switch {
     fn limits(&self, state: &State) -> Vec<String> {
         let links = self.dataplane.without_links().map(|why| {
             format!(
-                "XDP programs are attached without BPF links ({why}): `ip link set dev NAME xdp off` takes them off; mount a \
-                 BPF file system there (`mount -t bpf bpf /sys/fs/bpf`) and restart the switch"
+                "XDP programs are attached without BPF links, and `ip link set dev NAME xdp off` takes them off; the links come \
+                 with a restart of the switch that finds a BPF file system: {why}"
             )
         });
         let without_xdp = self.dataplane.without_xdp().map(|reason| {

@@ -201,7 +201,7 @@ impl Dataplane {
                 if let Ok(Some(forwarder)) = forwarder {
                     self.detach_from_uplink(id, interface, forwarder)?;
                 }
-                return Err(error.into());
+                return Err(self.with_pins(error).into());
             }
         };
         let forwarder = match forwarder {
@@ -216,6 +216,16 @@ impl Dataplane {
             remove_leftovers(interface, pins)?;
         }
         Ok((mode, forwarder))
+    }
+
+    /// Adds to an error of an attachment the reason for which this process reads no pins.
+    pub(in crate::dataplane) fn with_pins(&self, error: XdpError) -> XdpError {
+        match (error, &self.pins) {
+            (XdpError::HeldElsewhere { interface }, Err(reason)) => {
+                XdpError::PinUnseen { interface, reason: reason.clone() }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Detaches the program of an uplink, unless the XDP program of an earlier run stays, which may leave packets to it.

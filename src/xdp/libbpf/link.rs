@@ -18,6 +18,8 @@ use libbpf_rs::libbpf_sys::{
 use rustix::fs::statfs;
 use rustix::net::{AddressFamily, SocketType, socket};
 
+use crate::netlink::NetworkNamespace;
+
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
@@ -37,8 +39,8 @@ impl Pins {
     /// Opens the directory of the calling thread's network namespace below `root`. Fails with a reason if
     /// `root` is not on a BPF file system. Pins of removed interfaces are removed.
     pub fn open(root: &Path) -> Result<Pins, String> {
-        if !is_on_bpf_file_system(root) {
-            return Err(format!("{} is not on a BPF file system", root.display()));
+        if let Some(NoBpfFileSystem { what, remedy }) = NoBpfFileSystem::at(root) {
+            return Err(format!("{what}: {remedy}"));
         }
         let refused = |error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", root.display());
         let cookie = namespace_cookie().map_err(|error| refused(&error))?;
@@ -71,6 +73,12 @@ impl Pins {
         files.map(|file| file.path()).collect()
     }
 
+    /// Removes the directories if they are empty.
+    pub fn remove_empty(&self) {
+        // The removal fails for a directory with pins, as intended.
+        [&self.directory, &self.root].into_iter().for_each(|directory| _ = fs::remove_dir(directory));
+    }
+
     /// File of a tc program on egress: at the node's end of a host port, or at an upcall device.
     pub(in crate::xdp) fn egress_path(&self, index: u32) -> PathBuf {
         self.directory.join(format!("{index}-egress"))
@@ -82,17 +90,77 @@ impl Pins {
     }
 }
 
-/// Tests whether a program of flow offload is held at an interface of the calling thread's network namespace, by a pin below
-/// `root`.
-pub fn has_offload_program(root: &Path, index: u32) -> bool {
-    let place = |cookie| root.join(format!("netns-{cookie}")).join(format!("{index}{INGRESS}"));
-    namespace_cookie().is_ok_and(|cookie| place(cookie).exists())
+/// Pin below `root` that holds a program of flow offload at an interface of the calling thread's network namespace.
+pub fn offload_pin(root: &Path, index: u32) -> Option<PathBuf> {
+    pin_named(root, &format!("{index}{INGRESS}"))
+}
+
+/// Pin below `root` that holds the XDP program of an interface of the calling thread's network namespace.
+pub fn program_pin(root: &Path, index: u32) -> Option<PathBuf> {
+    pin_named(root, &index.to_string())
+}
+
+fn pin_named(root: &Path, name: &str) -> Option<PathBuf> {
+    let pin = root.join(format!("netns-{}", namespace_cookie().ok()?)).join(name);
+    pin.exists().then_some(pin)
 }
 
 /// Tests whether a path, or the nearest ancestor that exists, is on a BPF file system.
 pub fn is_on_bpf_file_system(path: &Path) -> bool {
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(path);
     statfs(there).is_ok_and(|system| system.f_type as u64 == BPF_FS_MAGIC)
+}
+
+/// Reason for which a directory is on no BPF file system, and the step that ends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoBpfFileSystem {
+    /// The reason.
+    pub what: String,
+    /// Command, or change of the command that starts the switch.
+    pub remedy: String,
+}
+
+impl NoBpfFileSystem {
+    /// `None` for a directory on a BPF file system.
+    pub fn at(root: &Path) -> Option<NoBpfFileSystem> {
+        (!is_on_bpf_file_system(root)).then(|| {
+            let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            NoBpfFileSystem::with_mounts(root, &mounts, |name| NetworkNamespace::path_of(name).exists())
+        })
+    }
+
+    /// `mounts` has the form of `/proc/self/mountinfo`.
+    fn with_mounts(root: &Path, mounts: &str, is_namespace: impl Fn(&str) -> bool) -> NoBpfFileSystem {
+        let shown = root.display();
+        if let Some(namespace) =
+            source_of_sys(mounts).filter(|source| root.starts_with("/sys") && is_namespace(source))
+        {
+            return NoBpfFileSystem {
+                what: format!(
+                    "{shown} is hidden by the /sys that `ip netns exec {namespace}` has mounted over the node's"
+                ),
+                remedy: format!(
+                    "`nsenter --net=/run/netns/{namespace} COMMAND` enters the network namespace and leaves the node's /sys"
+                ),
+            };
+        }
+        let usual = Path::new("/sys/fs/bpf");
+        let place = if root.starts_with(usual) { usual } else { root.parent().unwrap_or(root) };
+        NoBpfFileSystem {
+            what: format!("{shown} is not on a BPF file system"),
+            remedy: format!("`mount -t bpf bpf {}`", place.display()),
+        }
+    }
+}
+
+/// Source of the `sysfs` on `/sys`. That of `ip netns exec` has the name of the network namespace (`netns_switch` of iproute2's
+/// `lib/namespace.c`).
+fn source_of_sys(mounts: &str) -> Option<&str> {
+    let mut on_sys = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/sys"));
+    let (_, system) = on_sys.next_back()?.split_once(" - ")?;
+    let mut fields = system.split(' ');
+    let (kind, source) = (fields.next()?, fields.next()?);
+    (kind == "sysfs").then_some(source)
 }
 
 /// Removes the pins of removed interfaces, and the directories that they leave empty, in all network
@@ -162,23 +230,6 @@ impl Link {
         owned(unsafe { libbpf_sys::bpf_link_create(code, index, hook, &raw const options) })
     }
 
-    /// Checks that the kernel has tcx.
-    pub(in crate::xdp) fn check_tcx() -> io::Result<()> {
-        /// Interface `lo`, which every network namespace has first.
-        const LOOPBACK: i32 = 1;
-        let mut options =
-            bpf_prog_query_opts { sz: size_of::<bpf_prog_query_opts>() as _, ..Default::default() };
-        // SAFETY: the options outlive the call, and have no room for programs.
-        let done = unsafe { libbpf_sys::bpf_prog_query_opts(LOOPBACK, BPF_TCX_INGRESS, &raw mut options) };
-        match io::Error::last_os_error() {
-            _ if done == 0 => Ok(()),
-            error if error.raw_os_error() == Some(libc::EINVAL) => {
-                Err(io::Error::other("it needs tcx, which is there from Linux 6.6 on"))
-            }
-            error => Err(error),
-        }
-    }
-
     /// Opens the link of a pin.
     pub(in crate::xdp) fn open(pin: &Path) -> io::Result<Link> {
         let path = c_path(pin)?;
@@ -232,6 +283,22 @@ impl Link {
     }
 }
 
+/// Checks that the kernel has tcx, the hook of flow offload.
+pub fn check_tcx() -> io::Result<()> {
+    /// Interface `lo`, which every network namespace has first.
+    const LOOPBACK: i32 = 1;
+    let mut options = bpf_prog_query_opts { sz: size_of::<bpf_prog_query_opts>() as _, ..Default::default() };
+    // SAFETY: the options outlive the call, and have no room for programs.
+    let done = unsafe { libbpf_sys::bpf_prog_query_opts(LOOPBACK, BPF_TCX_INGRESS, &raw mut options) };
+    match io::Error::last_os_error() {
+        _ if done == 0 => Ok(()),
+        error if error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(io::Error::other("it needs tcx, which is there from Linux 6.6 on"))
+        }
+        error => Err(error),
+    }
+}
+
 /// Opens the program with this id.
 pub(in crate::xdp) fn program_with(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes a number, and no pointer.
@@ -257,4 +324,24 @@ fn done(answer: libc::c_int) -> io::Result<()> {
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidFilename.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_a_bpf_file_system_has_the_command_that_fits_it() {
+        let node = "22 1 0:21 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n";
+        let inside = "22 1 0:21 / /sys rw - sysfs sysfs rw\n90 80 0:55 / /sys rw,relatime - sysfs blue rw\n";
+        let says = |root: &str, mounts: &str| {
+            NoBpfFileSystem::with_mounts(Path::new(root), mounts, |name| name == "blue")
+        };
+        assert_eq!(says("/sys/fs/bpf/palisade", node).remedy, "`mount -t bpf bpf /sys/fs/bpf`");
+        assert_eq!(says("/run/bpf/pins", node).remedy, "`mount -t bpf bpf /run/bpf`");
+        assert_eq!(says("/run/bpf/pins", inside).remedy, "`mount -t bpf bpf /run/bpf`");
+        let hidden = says("/sys/fs/bpf/palisade", inside);
+        assert!(hidden.what.contains("`ip netns exec blue`"), "{hidden:?}");
+        assert!(hidden.remedy.contains("nsenter --net=/run/netns/blue"), "{hidden:?}");
+    }
 }

@@ -26,7 +26,7 @@ use self::layout::{
     WAYS,
 };
 use super::error::XdpError;
-use super::libbpf::link::{Link, Pins};
+use super::libbpf::link::{Pins, check_tcx};
 use crate::limits::PORTS_MAX;
 use crate::mem::{FileMemory, HugeArray};
 
@@ -82,7 +82,7 @@ pub struct OffloadMaps {
 impl OffloadMaps {
     /// Opens the maps for so many flows that the process before has left in files, or makes them.
     pub fn open(flows: usize, pins: Option<&MapPins>) -> Result<OffloadMaps, XdpError> {
-        Link::check_tcx().map_err(|error| XdpError::from_io("offload flows", &error))?;
+        check_tcx().map_err(|error| XdpError::from_io("offload flows", &error))?;
         let left = |name: &'static str, count: usize, bytes: usize| {
             let pin = pins.ok_or(io::ErrorKind::NotFound)?.path(name);
             let map = MapHandle::from_pinned_path(pin).map_err(io::Error::other)?;

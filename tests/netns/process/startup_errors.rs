@@ -63,6 +63,32 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
 }
 
 #[test]
+fn a_start_within_ip_netns_exec_says_that_it_hides_the_pins() {
+    let Some(_isolated) = isolated() else { return };
+    for words in
+        ["netns add blue", "-n blue link add pod type veth peer name peer", "-n blue link set pod up"]
+    {
+        assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    }
+    let config = "[workers]\nframes = 4096\ncores = [0]\n[conntrack]\nflows = 4096\n[control]\nsocket = \"/run/blue.sock\"\n\
+                  [[ports]]\nname = \"pod\"\nkind = \"pod\"\n";
+    fs::write("/run/blue.toml", config).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args([env!("CARGO_BIN_EXE_palisade"), "run", "--config", "/run/blue.toml"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut first = run(&["nsenter", "--net=/run/netns/blue"]).spawn().unwrap();
+    let client = palisade::control::Client::new("/run/blue.sock");
+    eventually("the switch runs", || client.status().is_ok());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let second = run(&["ip", "netns", "exec", "blue"]).output().unwrap();
+    assert_refused(&second, &["`ip netns exec blue`", "`nsenter --net=/run/netns/blue COMMAND`"]);
+}
+
+#[test]
 fn a_start_with_a_broken_file_names_the_last_configuration_that_has_worked() {
     let Some(_isolated) = isolated() else { return };
     fs::create_dir_all("/run/palisade").unwrap();
