@@ -2,6 +2,7 @@
 //! counters.
 
 mod flows;
+mod new_files;
 mod observation;
 mod offload;
 mod paths;
@@ -42,6 +43,7 @@ use crate::limits::{PORTS_MAX, WORKERS_MAX};
 use crate::tables::{RuleOrigin, Verdict};
 
 pub use self::flows::{flow_state_is_final, flow_states};
+pub(super) use self::new_files::NewFiles;
 
 /// Control side of a dataplane.
 pub(super) struct Core {
@@ -51,6 +53,8 @@ pub(super) struct Core {
     /// Start of this process's switch. The clock of the flow table may begin at the boot of the machine.
     started: Instant,
     pub(super) save_problem: SaveProblem,
+    /// Directory of the flow table, if this process has made it.
+    new_directory: Option<PathBuf>,
     /// Reason for which no flow is offloaded though the settings have it.
     pub(super) offload_refused: Option<String>,
     state: Mutex<State>,
@@ -126,7 +130,7 @@ impl Core {
             ))
         })?;
         let now_ms = start.elapsed().as_millis() as u32;
-        let Opened { mut conntrack, bindings, mut endpoints, first, report } =
+        let Opened { mut conntrack, bindings, mut endpoints, first, new_directory, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let external_ports = ExternalPorts::open(settings, &conntrack)?;
         let (offload, offload_refused) =
@@ -158,7 +162,17 @@ impl Core {
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
         let (started, state) = (Instant::now(), Mutex::new(state));
         let trial = OnceLock::new();
-        Ok(Core { shared, cores, flow_table: report, started, save_problem, offload_refused, state, trial })
+        Ok(Core {
+            shared,
+            cores,
+            flow_table: report,
+            started,
+            save_problem,
+            new_directory,
+            offload_refused,
+            state,
+            trial,
+        })
     }
 
     pub(super) fn workers(&self) -> usize {
@@ -346,6 +360,8 @@ struct Opened {
     endpoints: Endpoints,
     /// Generation of the first snapshot.
     first: Generation,
+    /// Directory of the table, if this process has made it.
+    new_directory: Option<PathBuf>,
     report: FlowTableReport,
 }
 
@@ -368,6 +384,7 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
     };
     let stored = opened.map_err(|error| StartError::Setup(error.to_string()))?;
     let directory = Some(stored.storage.directory().to_owned());
+    let new_directory = directory.clone().filter(|_| stored.storage.is_new());
     let mut notes = Vec::new();
     notes.extend(stored.fresh.map(|reason| format!("the table is a new one: {reason}")));
     if huge_pages && !stored.huge {
@@ -390,7 +407,8 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
         torn: stored.recovered.torn,
         notes,
     };
-    Ok(Opened { conntrack: stored.table, bindings, endpoints, first: stored.generation, report })
+    let (conntrack, first) = (stored.table, stored.generation);
+    Ok(Opened { conntrack, bindings, endpoints, first, new_directory, report })
 }
 
 fn in_process(
@@ -407,7 +425,8 @@ fn in_process(
     let (bindings, _) =
         open_bindings(None, settings.flows_max, huge_pages).map_err(|error| no_bindings(&error))?;
     let report = FlowTableReport { capacity: settings.flows_max, notes, ..FlowTableReport::default() };
-    Ok(Opened { conntrack, bindings, endpoints: Endpoints::default(), first: Generation(0), report })
+    let (endpoints, first, new_directory) = (Endpoints::default(), Generation(0), None);
+    Ok(Opened { conntrack, bindings, endpoints, first, new_directory, report })
 }
 
 fn no_bindings(error: &std::io::Error) -> StartError {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
 
-use super::core::Core;
+use super::core::{Core, NewFiles};
 use super::endpoints::Link;
 use super::neighbor::resolver::Resolver;
 use super::offload::{Keeper, remove_abandoned_devices};
@@ -55,6 +55,8 @@ pub struct Dataplane {
     pub(super) without_xdp: Option<String>,
     /// Pinned links of XDP programs, or the reason why there are none.
     pub(super) pins: Result<Pins, String>,
+    /// Files that the start has made, until it has succeeded.
+    new_files: Mutex<NewFiles>,
     /// Program that closes interfaces without a port, loaded for the first of them.
     pub(super) guards: Mutex<Option<Guards>>,
     /// Whether the start has succeeded. After that, programs of earlier runs are not restored.
@@ -99,6 +101,8 @@ impl Dataplane {
     /// Starts the workers. They forward no packet before the control side opens ports and publishes a state.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
         let core = Core::new(settings, boot_instant())?;
+        let pins = Pins::open(&settings.pin_directory);
+        let new_files = Mutex::new(core.new_files(pins.as_ref().ok()));
         tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();
@@ -115,7 +119,6 @@ impl Dataplane {
         let (ports, losses, resolver) = (Mutex::default(), Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
         let reschedulers = reschedulers(&settings.cores)?;
-        let pins = Pins::open(&settings.pin_directory);
         if let (Ok(pins), None) = (&pins, &settings.offload) {
             core.remove_offload_maps(pins);
         }
@@ -147,6 +150,7 @@ impl Dataplane {
             resolver,
             without_xdp,
             pins,
+            new_files,
             guards: Mutex::default(),
             is_started: AtomicBool::new(false),
             turns,
@@ -254,6 +258,7 @@ impl Dataplane {
     /// Marks the start as successful: [`ShutdownMode::AsFound`] undoes nothing from before this call.
     pub fn keep(&self) {
         self.is_started.store(true, Ordering::Relaxed);
+        self.new_files.lock().unwrap_or_else(PoisonError::into_inner).keep();
         self.ports().values_mut().for_each(|port| port.attachment.keep());
     }
 
@@ -367,7 +372,11 @@ impl Dataplane {
             ShutdownMode::Detached => port.detach(),
             ShutdownMode::AsFound => port.undo(),
         };
-        ports.into_values().try_for_each(part).map_err(|error| StartError::Setup(error.to_string()))
+        let done = ports.into_values().try_for_each(part);
+        if let (Ok(pins), ShutdownMode::Detached | ShutdownMode::AsFound) = (&self.pins, shutdown_mode) {
+            pins.remove_empty();
+        }
+        done.map_err(|error| StartError::Setup(error.to_string()))
     }
 }
 

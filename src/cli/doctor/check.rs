@@ -51,5 +51,15 @@ impl Check {
     }
 }
 
+/// Remedy for what a switch that does not run has left: to start it, or the command `step`. In a container the switch may run
+/// outside, where this process does not see it.
+pub(super) fn start_or(step: &str) -> String {
+    // `PROC_PID_INIT_INO` of `linux/proc_ns.h`: the process namespace of the machine.
+    const OF_MACHINE: &str = "pid:[4026531836]";
+    let sees_all = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == OF_MACHINE);
+    let condition = if sees_all { "" } else { " where none runs outside of this container" };
+    format!("start the switch; or give it up{condition}: {step}")
+}
+
 /// Remedy of a check that needs a privilege.
 pub(super) const AS_ROOT: &str = "run `palisade doctor` as root";

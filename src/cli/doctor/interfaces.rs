@@ -6,15 +6,17 @@ use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::check::{AS_ROOT, Check};
+use super::check::{AS_ROOT, Check, start_or};
 use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
 use crate::dataplane::{PortKind, check_link, is_upcall_device};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
-use crate::xdp::{XdpError, has_program_of_switch, offload_pin, program_pin};
+use crate::xdp::{XdpError, has_program_of_switch, is_pin_in_use, offload_pin, program_pin};
 
+/// Condition of an interface whose pin a process has open, though no switch answers at the control socket.
+const OF_ANOTHER: &str = "has the program of a running switch with another control socket";
 /// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
 const IPV6_MTU_MIN: u32 = 1280;
 
@@ -118,10 +120,11 @@ fn of_interface(
             Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch{offload}"))
         }
         None => match offload_pin(pins, interface.index).filter(|_| running.is_none()) {
+            Some(pin) if is_pin_in_use(&pin) => Check::ok(subject, OF_ANOTHER),
             Some(pin) if port.kind == PortKind::Pod => Check::finding(
                 subject,
                 "has the program of a switch that does not run: every frame is dropped when its lease is over",
-                format!("start the switch; or give the interface up: rm {}", pin.display()),
+                start_or(&format!("rm {}", pin.display())),
             ),
             _ => program(subject, &interface, running.is_some(), pins),
         },
@@ -201,14 +204,19 @@ fn program(subject: &str, interface: &Interface, is_running: bool, pins: &Path) 
     match has_program_of_switch(interface) {
         Ok(false) => Check::ok(subject, "no XDP program"),
         Ok(true) if is_running => Check::ok(subject, "has an XDP program of a switch"),
-        Ok(true) => Check::finding(
-            subject,
-            "has the XDP program of a switch that does not run: every frame is dropped",
-            match program_pin(pins, interface.index) {
-                Some(pin) => format!("start the switch; or give the interface up: rm {}", pin.display()),
-                None => format!("start the switch; or give the interface up: ip link set dev {name} xdp off"),
-            },
-        ),
+        Ok(true) => {
+            let pin = program_pin(pins, interface.index);
+            if pin.as_ref().is_some_and(|pin| is_pin_in_use(pin)) {
+                return Check::ok(subject, OF_ANOTHER);
+            }
+            let step =
+                pin.map_or(format!("ip link set dev {name} xdp off"), |pin| format!("rm {}", pin.display()));
+            Check::finding(
+                subject,
+                "has the XDP program of a switch that does not run: every frame is dropped",
+                start_or(&step),
+            )
+        }
         Err(XdpError::ForeignProgram { id, .. }) if !sees_programs() => {
             Check::unseen(subject, format!("has an XDP program (id {id}) of an unknown owner"), AS_ROOT)
         }

@@ -8,28 +8,35 @@ use std::path::Path;
 
 use rustix::process::geteuid;
 
-use super::check::{AS_ROOT, Check};
+use super::check::{AS_ROOT, Check, start_or};
 use crate::config::Config;
-use crate::control::Client;
+use crate::control::protocol::Status;
+use crate::control::{Client, ClientError};
 use crate::dataplane::FlowMemory;
-use crate::netlink::{NODE_ROUTE_PROTOCOL, node_routes_of_the_switch};
-use crate::xdp::is_on_bpf_file_system;
+use crate::netlink::{Interface, NODE_ROUTE_PROTOCOL, node_routes_of_the_switch};
+use crate::xdp::{NoBpfFileSystem, PinDirectory, pin_directories};
 
 /// Most problems of the running switch in the report.
 const PROBLEMS_MAX: usize = 20;
+/// Most names of interfaces in one sentence.
+const NAMES_MAX: usize = 8;
 
 /// Checks sockets, pins and the flow table of a configuration.
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let control = &config.control;
     let mut checks = Vec::new();
     let is_running = socket(&control.socket, "control socket", &mut checks);
+    let mut running = None;
     if is_running {
-        checks.extend(running(&control.socket));
+        let status = Client::new(&control.socket).status();
+        // Process 0 is in no network namespace.
+        running = Some(status.as_ref().map_or(0, |status| status.pid));
+        checks.extend(problems(status));
     }
     if let Some(path) = &control.read_only_socket {
         socket(path, "read-only socket", &mut checks);
     }
-    checks.push(pins(&config.xdp.pin_directory, is_running));
+    checks.extend(pins(&config.xdp.pin_directory, running));
     checks.push(node_routes(is_running));
     if let FlowMemory::Directory { path, fallback } = config.flow_memory() {
         let there = [Some(&path), fallback.as_ref()].into_iter().flatten().find(|path| path.exists());
@@ -82,9 +89,9 @@ fn socket(path: &Path, subject: &str, checks: &mut Vec<Check>) -> bool {
 }
 
 /// Problems that the running switch tells of.
-fn running(socket: &Path) -> Vec<Check> {
+fn problems(status: Result<Status, ClientError>) -> Vec<Check> {
     let subject = "switch";
-    match Client::new(socket).status() {
+    match status {
         Err(error) => vec![Check::finding(
             subject,
             error.to_string(),
@@ -101,33 +108,69 @@ fn running(socket: &Path) -> Vec<Check> {
     }
 }
 
-fn pins(directory: &Path, is_running: bool) -> Check {
-    let (subject, shown) = ("BPF links", directory.display());
-    if !is_on_bpf_file_system(directory) {
-        return Check::finding(
-            subject,
-            format!("{shown} is not on a BPF file system: `ip link set dev NAME xdp off` takes programs off"),
-            "mount -t bpf bpf /sys/fs/bpf",
-        );
+/// Checks the pins. `running` is the process of the running switch.
+fn pins(root: &Path, running: Option<u32>) -> Vec<Check> {
+    let (subject, shown) = ("BPF pins", root.display());
+    if let Some(NoBpfFileSystem { what, remedy }) = NoBpfFileSystem::at(root) {
+        let what =
+            format!("{what}: the programs have no links, and `ip link set dev NAME xdp off` takes them off");
+        return vec![Check::finding(subject, what, remedy)];
     }
-    let count = fs::read_dir(directory).map(|namespaces| {
-        let pins = namespaces.flatten().map(|entry| fs::read_dir(entry.path()).map_or(0, Iterator::count));
-        pins.sum::<usize>()
-    });
-    match count {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            Check::unseen(subject, format!("{shown}: {error}"), AS_ROOT)
+    let directories = match pin_directories(root) {
+        Err(error) => return vec![Check::unseen(subject, format!("{shown}: {error}"), AS_ROOT)],
+        Ok(directories) if directories.is_empty() => {
+            return vec![Check::ok(subject, format!("none in {shown}"))];
         }
-        Ok(count @ 1..) if !is_running => Check::finding(
-            subject,
-            format!(
-                "{count} pinned links are in {shown}, and no switch runs: their interfaces drop every frame"
-            ),
-            format!("start the switch, or give the interfaces up: rm -r {shown}"),
-        ),
-        Ok(count) => Check::ok(subject, format!("{count} pinned links in {shown}")),
-        Err(_) => Check::ok(subject, format!("none in {shown}")),
+        Ok(directories) => directories,
+    };
+    // Interfaces that a switch has closed have pins that no process has open.
+    let own_switch = running.map(is_in_own_network);
+    let is_used = |directory: &PinDirectory| match own_switch {
+        _ if directory.is_in_use => true,
+        Some(true) => directory.is_own,
+        Some(false) => true,
+        None => false,
+    };
+    directories.iter().map(|directory| of_directory(subject, directory, is_used(directory))).collect()
+}
+
+/// Whether a process is in the network namespace of this one. False if that cannot be told.
+fn is_in_own_network(process: u32) -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let other = of(&process.to_string());
+    other.is_some() && other == of("self")
+}
+
+fn of_directory(subject: &str, directory: &PinDirectory, is_used: bool) -> Check {
+    let (shown, count) = (directory.path.display(), directory.files.len());
+    if is_used {
+        return Check::ok(subject, format!("{count} of a running switch in {shown}"));
     }
+    if !geteuid().is_root() {
+        return Check::unseen(subject, format!("{count} in {shown}, of an unknown owner"), AS_ROOT);
+    }
+    let names = directory.files.iter().filter_map(|file| file.file_name()?.to_str());
+    let index = |name: &str| name.split('-').next().and_then(|index| index.parse::<u32>().ok());
+    let mut links: Vec<u32> = names.filter_map(index).collect();
+    links.dedup();
+    let names: Vec<String> = links.iter().take(NAMES_MAX).map(|index| name_of(*index, directory)).collect();
+    let closed = match names.len() {
+        0 => "none holds a program at an interface".to_owned(),
+        1 => format!("interface {} drops every frame", names[0]),
+        _ if links.len() > names.len() => format!("interfaces {}, … drop every frame", names.join(", ")),
+        _ => format!("interfaces {} drop every frame", names.join(", ")),
+    };
+    Check::finding(
+        subject,
+        format!("{count} in {shown} are of a switch that does not run: {closed}"),
+        start_or(&format!("rm -r {shown}")),
+    )
+}
+
+/// Name of an interface, where it is one of this network namespace.
+fn name_of(index: u32, directory: &PinDirectory) -> String {
+    let interface = directory.is_own.then(|| Interface::with_index(index).ok()).flatten();
+    interface.map_or_else(|| index.to_string(), |interface| interface.name)
 }
 
 /// Checks the routes of a switch in the node's table.

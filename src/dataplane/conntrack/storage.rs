@@ -94,7 +94,14 @@ pub(crate) struct Storage {
     file: File,
     /// Random identifier of this table.
     id: u64,
-    _lock: File,
+    lock: DirectoryLock,
+}
+
+/// Lock of a directory.
+struct DirectoryLock {
+    _file: File,
+    /// Whether this process has made the directory.
+    is_new: bool,
 }
 
 /// Fields of the header that must match for a process to read the file.
@@ -138,7 +145,7 @@ impl Storage {
         let (memory, tags, entries, virtual_ends) = mapped?;
         let huge = huge_pages && memory.collapse();
         let table = Conntrack::of(tags, (entries, virtual_ends), seed, settings);
-        let storage = Storage { directory: directory.to_owned(), file: shared, id: header.id, _lock: lock };
+        let storage = Storage { directory: directory.to_owned(), file: shared, id: header.id, lock };
         let mut stored = Stored {
             table,
             storage,
@@ -166,6 +173,11 @@ impl Storage {
         &self.directory
     }
 
+    /// Whether this process has made the directory.
+    pub(crate) fn is_new(&self) -> bool {
+        self.lock.is_new
+    }
+
     /// Random identifier of this table.
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -173,7 +185,7 @@ impl Storage {
 }
 
 /// Locks the directory for this process, and makes it if need be.
-fn lock_directory(directory: &Path) -> Result<File, StorageError> {
+fn lock_directory(directory: &Path) -> Result<DirectoryLock, StorageError> {
     let io = |what| move |source| StorageError::Io { what, path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
         fs::create_dir_all(parent).map_err(io("made"))?;
@@ -198,7 +210,7 @@ fn lock_directory(directory: &Path) -> Result<File, StorageError> {
         return Err(StorageError::OnDisk { path: directory.to_owned() });
     }
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(DirectoryLock { _file: lock, is_new: made }),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::Taken { path: directory.to_owned() }),
         Err(errno) => Err(io("locked")(errno.into())),
     }

@@ -237,6 +237,11 @@ impl Link {
         owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
     }
 
+    /// Contents of its file in `/proc/self/fdinfo`.
+    pub(in crate::xdp) fn fdinfo(&self) -> io::Result<String> {
+        fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()))
+    }
+
     /// Pins the link to a file.
     pub(in crate::xdp) fn pin(&self, pin: &Path) -> io::Result<()> {
         if let Some(directory) = pin.parent() {

@@ -2,4 +2,5 @@
 
 pub(crate) mod kernel_log;
 pub(super) mod link;
+pub(super) mod pinned;
 pub(crate) mod wait;

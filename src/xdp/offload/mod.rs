@@ -52,6 +52,12 @@ impl MapPins {
         self.pins.named(&self.prefix).into_iter().for_each(|file| _ = fs::remove_file(file));
     }
 
+    /// Removes the files, and the directories that they leave empty.
+    pub fn remove_all(&self) {
+        self.remove();
+        self.pins.remove_empty();
+    }
+
     fn path(&self, map: &str) -> PathBuf {
         self.pins.file(&format!("{}{map}", self.prefix))
     }
@@ -77,6 +83,8 @@ pub struct OffloadMaps {
     pub seed: Seed,
     /// Maps of the kernel by name; none of those in memory of the process.
     maps: Vec<(&'static str, MapHandle)>,
+    /// Whether they are those that the process before has left.
+    are_left: bool,
 }
 
 impl OffloadMaps {
@@ -92,7 +100,7 @@ impl OffloadMaps {
         if let Ok(maps) = OffloadMaps::of_kernel(flows, left)
             && maps.lease[0].layout.load(Relaxed) == LAYOUT
         {
-            return Ok(maps);
+            return Ok(OffloadMaps { are_left: true, ..maps });
         }
         if let Some(pins) = pins {
             // The XDP program of an uplink goes on by the former maps until another one takes its place.
@@ -106,7 +114,15 @@ impl OffloadMaps {
                 None => Ok(map),
             }
         });
-        made.map_err(|error| XdpError::from_io("make the maps of offloaded flows".to_owned(), &error))
+        made.map_err(|error| {
+            pins.iter().for_each(|pins| pins.remove_all());
+            XdpError::from_io("make the maps of offloaded flows".to_owned(), &error)
+        })
+    }
+
+    /// Whether they are those that the process before has left.
+    pub fn are_left(&self) -> bool {
+        self.are_left
     }
 
     /// Makes maps in memory of the process, which no program reads.
@@ -146,6 +162,7 @@ impl OffloadMaps {
             seed: seed_of(&lease[0]),
             lease,
             maps: Vec::new(),
+            are_left: false,
         })
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use palisade::lab::{LabSpec, PodPorts};
+use palisade::xdp::namespace_cookie;
 use serde_json::Value;
 
 use crate::support::{Rig, isolated, spec_of};
@@ -105,6 +106,12 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
     assert_says(&checks, "ok", "interface two", "2 queues for 2 workers");
     assert_says(&checks, "ok", "interface two", "MTU 1500");
     assert_says(&checks, "ok", "interface two", "no XDP program");
+    assert_says(
+        &checks,
+        "finding",
+        "BPF pins",
+        "is hidden by the /sys that `ip netns exec doctor` has mounted",
+    );
     assert_says(&checks, "finding", "interface idle", "is down");
     assert_says(&checks, "finding", "interface absent", "does not exist");
     assert_says(&checks, "finding", "port tap", "palisade-no-such-namespace is not there");
@@ -192,10 +199,26 @@ fn finds_remains(ports: PodPorts) {
         problems.is_empty()
     );
     assert_says(&checks, "ok", &subject, "by the running switch");
+    let has_pins = Path::new("/sys/fs/bpf/palisade").exists();
+    assert!(has_pins, "the isolated node has a BPF file system");
+    assert_says(&checks, "ok", "BPF pins", "of a running switch");
+    // Nor are the pins left over for a doctor who knows another control socket.
+    let other = scratch.0.join("other.toml");
+    let ports = format!("[[ports]]\nname = \"{interface}\"\nkind = \"pod\"\n");
+    let nobody = scratch.0.join("other.sock");
+    fs::write(&other, format!("[control]\nsocket = \"{}\"\n{ports}", nobody.display())).unwrap();
+    let (_, checks) = doctor(&["env"], &other);
+    assert_says(&checks, "ok", "BPF pins", "of a running switch");
+    assert_says(&checks, "ok", &subject, "has the program of a running switch with another control socket");
     rig.switch.kill().unwrap();
     let (code, checks) = doctor(&["env"], &config);
     assert_eq!(code, 1);
     assert_says(&checks, "finding", "control socket", "left of a switch that has ended");
     assert_says(&checks, "finding", &subject, "of a switch that does not run");
+    assert_says(&checks, "finding", "BPF pins", "are of a switch that does not run: interfaces ");
+    let remedies = || checks.iter().filter_map(|check| check["remedy"].as_str());
+    let pins = format!("/sys/fs/bpf/palisade/netns-{}", namespace_cookie().unwrap());
+    assert!(remedies().any(|remedy| remedy.ends_with(&format!("rm -r {pins}"))), "{checks:#?}");
+    assert!(remedies().any(|remedy| remedy.contains(&format!("rm {pins}/"))), "{checks:#?}");
     assert_says(&checks, "ok", "flow table", "a start continues with them");
 }

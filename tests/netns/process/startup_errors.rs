@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use palisade::lab::{Lab, LabSpec};
+use palisade::lab::{Lab, LabSpec, PodPorts};
 
 use crate::support::{eventually, isolated};
 
@@ -60,6 +60,25 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
 
     let output = start(&directory, "[worker]\ncores = [0]\n");
     assert_refused(&output, &["worker", "workers"]);
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_for_the_next_one() {
+    let Some(_isolated) = isolated() else { return };
+    let spec = LabSpec { workers: 1, ports: PodPorts::Offload, ..LabSpec::of(&["good"]).unwrap() };
+    let lab = Lab::up(&spec).unwrap();
+    let good = lab.pod("good").unwrap().plan().host_interface.clone();
+    let port = |name: &str| format!("[[ports]]\nname = \"{name}\"\nkind = \"pod\"\n");
+    for offload in ["off", "kernel"] {
+        let config = format!(
+            "[workers]\nframes = 4096\ncores = [0]\n[offload]\nmode = \"{offload}\"\n{}{}",
+            port(&good),
+            port("nosuch0")
+        );
+        assert_refused(&start(&lab.directory(), &config), &["nosuch0"]);
+        assert!(!Path::new("/sys/fs/bpf/palisade").exists(), "{offload}: pins are left");
+        assert!(!lab.directory().join("broken.flows").exists(), "{offload}: a flow table is left");
+    }
 }
 
 #[test]
