@@ -59,7 +59,7 @@ pub(crate) use fib::tunnel::Underlay;
 pub use flow_table::FlowTable;
 pub use masquerade::Masquerade;
 pub(crate) use offload::is_upcall_device;
-pub use open_port::{DryRun, check_link};
+pub use open_port::{DryRun, check_link, is_offloadable, offload_obstacle};
 pub use path::{FlowDecisions, FlowPath, PathSide, PathSpan};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use types::*;

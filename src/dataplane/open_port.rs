@@ -7,6 +7,7 @@ mod tap;
 
 pub use dry_run::DryRun;
 pub use link::check_link;
+pub use offload::{is_offloadable, offload_obstacle};
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -80,9 +81,7 @@ impl Dataplane {
         let (mode, forwarder) = self.attach_programs(id, &interface, &mut program, means)?;
         let (uplink_program, not_offloaded) = match forwarder {
             Ok(forwarder) => (forwarder, None),
-            Err(reason) => {
-                (None, Some(format!("interface {}: its flows are not offloaded: {reason}", interface.name)))
-            }
+            Err(reason) => (None, Some(reason)),
         };
         self.count_losses(id, &interface, &queues, None)?;
         if self.is_started.load(Ordering::Relaxed) {
@@ -120,7 +119,7 @@ impl Dataplane {
         ports.insert(id, open);
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
-        warnings.extend(not_offloaded);
+        warnings.extend(not_offloaded.as_ref().map(|reason| not_offloaded_warning(&interface, reason)));
         warnings.extend(not_linked);
         let missing = |binder| missing_features(&spec.interface, binder, computes_checksums);
         warnings.extend(self.binders.first().and_then(missing));
@@ -142,6 +141,7 @@ impl Dataplane {
             native,
             zero_copy,
             offloaded,
+            not_offloaded,
             warnings,
         })
     }
@@ -222,6 +222,10 @@ fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<S
          (it takes Linux 5.11 and CAP_NET_ADMIN)",
         interface.name
     ))
+}
+
+fn not_offloaded_warning(interface: &Interface, reason: &str) -> String {
+    format!("interface {}: its flows are not offloaded: {reason}", interface.name)
 }
 
 fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &Mode) -> Vec<String> {

@@ -39,6 +39,7 @@ impl DataplaneApi for SimulatedDataplane {
             native: true,
             zero_copy: false,
             offloaded: false,
+            not_offloaded: None,
             warnings: Vec::new(),
         })
     }

@@ -66,6 +66,7 @@ impl DataplaneApi for FakeDataplane {
             native: true,
             zero_copy: false,
             offloaded: false,
+            not_offloaded: None,
             warnings: Vec::new(),
         })
     }

@@ -1,6 +1,7 @@
 //! Checks of the interfaces that a configuration names.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -9,11 +10,11 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::check::{AS_ROOT, Check, start_or};
 use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
-use crate::dataplane::{PortKind, check_link, is_upcall_device};
+use crate::dataplane::{PortKind, check_link, is_offloadable, is_upcall_device, offload_obstacle};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
-use crate::xdp::{XdpError, has_program_of_switch, is_pin_in_use, offload_pin, program_pin};
+use crate::xdp::{XdpError, check_tcx, has_program_of_switch, is_pin_in_use, offload_pin, program_pin};
 
 /// Condition of an interface whose pin a process has open, though no switch answers at the control socket.
 const OF_ANOTHER: &str = "has the program of a running switch with another control socket";
@@ -28,8 +29,54 @@ pub(super) fn checks(config: &Config, running: Option<&[PortInfo]>) -> Vec<Check
         None => of_interface(port, workers, running, config),
     };
     let mut checks: Vec<Check> = config.ports.iter().flat_map(of_port).collect();
+    if let Some(running) = running {
+        checks.extend(running.iter().filter_map(not_offloaded_by_switch));
+    } else {
+        checks.extend(offload(config));
+        checks.extend(config.ports.iter().filter_map(|port| not_offloaded(port, config)));
+    }
     checks.extend(other_interfaces(config, running.unwrap_or_default()));
     checks
+}
+
+/// Finds a port of the running switch whose flows are not offloaded, though the configuration says so.
+fn not_offloaded_by_switch(port: &PortInfo) -> Option<Check> {
+    let reason = port.report.not_offloaded.as_ref()?;
+    Some(offload_refused(&format!("interface {}", port.spec.interface), reason))
+}
+
+/// Checks that the kernel can offload flows; `None` where the configuration has none offloaded.
+fn offload(config: &Config) -> Option<Check> {
+    let subject = "kernel";
+    config.offload.is_on().then(|| match check_tcx() {
+        Ok(()) => Check::ok(subject, "has tcx, by which it forwards established flows"),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Check::unseen(subject, format!("tcx: {error}"), AS_ROOT)
+        }
+        Err(error) => Check::finding(
+            subject,
+            format!("offloads no flows: {error}"),
+            "boot Linux 6.6 or later, or set [offload] mode = \"off\"",
+        ),
+    })
+}
+
+/// Finds a port whose flows a start would not offload.
+fn not_offloaded(port: &PortConfig, config: &Config) -> Option<Check> {
+    if !config.offload.is_on() || !is_offloadable(port.kind) {
+        return None;
+    }
+    let name = port.interface.as_deref().unwrap_or(&port.name);
+    let reason = offload_obstacle(port.kind, port.vlan, &Interface::find(name).ok()?)?;
+    Some(offload_refused(&format!("interface {name}"), &reason))
+}
+
+fn offload_refused(subject: &str, reason: &str) -> Check {
+    Check::finding(
+        subject,
+        format!("its flows are not offloaded: {reason}"),
+        "end that and open the port again; until then workers forward its packets, which is slower",
+    )
 }
 
 /// Settings by which the node forwards packets of IPv4 and IPv6.
@@ -101,7 +148,8 @@ fn of_interface(
         checks.push(Check::finding(subject, error.to_string(), "no port opens on it as it is"));
     }
     // Workers read an offloaded port by a device of the switch.
-    if port.kind != PortKind::Pod || !config.offload.is_on() {
+    let is_offloaded = config.offload.is_on() && offload_obstacle(port.kind, port.vlan, &interface).is_none();
+    if port.kind != PortKind::Pod || !is_offloaded {
         checks.push(queues(subject, &interface, workers));
     }
     if port.kind == PortKind::Host {

@@ -73,7 +73,14 @@ fn ports_line(ports: &[PortInfo]) -> String {
     let counts: Vec<String> =
         counts.filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
     let offloaded = ports.iter().filter(|port| port.report.offloaded).count();
-    let offloaded = if offloaded > 0 { format!(", {offloaded} offloaded") } else { String::new() };
+    let refused = ports.iter().filter(|port| port.report.not_offloaded.is_some()).count();
+    let offloaded = match (offloaded, refused) {
+        (0, 0) => String::new(),
+        (offloaded, 0) => format!(", {offloaded} offloaded"),
+        (offloaded, refused) => {
+            format!(", {offloaded} of {} offloaded (`palisade doctor` says why)", offloaded + refused)
+        }
+    };
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") + &offloaded }
 }
 

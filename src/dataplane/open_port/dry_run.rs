@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{check_link, missing_queues, usable_queues};
+use super::{
+    check_link, is_offloadable, missing_queues, not_offloaded_warning, offload_obstacle, usable_queues,
+};
 use crate::dataplane::api::DataplaneApi;
 use crate::dataplane::core::Core;
 use crate::dataplane::fib::port::PortView;
@@ -25,6 +27,8 @@ const FLOWS: usize = 1024;
 /// Dataplane for the check of a configuration.
 pub struct DryRun {
     core: Core,
+    /// Whether the configuration has flows offloaded.
+    offloads: bool,
     /// Index of each port's interface in the node's network namespace.
     interfaces: Mutex<BTreeMap<PortId, u32>>,
 }
@@ -34,8 +38,10 @@ impl DryRun {
     pub fn new(settings: &Settings) -> Result<DryRun, StartError> {
         let conntrack =
             ConntrackSettings { flows_max: FLOWS, memory: FlowMemory::Process, ..settings.conntrack.clone() };
-        let core = Core::new(&Settings { conntrack, huge_pages: false, ..settings.clone() }, Instant::now())?;
-        Ok(DryRun { core, interfaces: Mutex::default() })
+        let offloads = settings.offload.is_some();
+        let settings = Settings { conntrack, huge_pages: false, offload: None, ..settings.clone() };
+        let core = Core::new(&settings, Instant::now())?;
+        Ok(DryRun { core, offloads, interfaces: Mutex::default() })
     }
 
     /// Finds the interface of a port, and the warnings about it.
@@ -49,6 +55,10 @@ impl DryRun {
         let workers = self.core.workers() as u16;
         let queues = usable_queues(&interface, workers, MTU_MAX)?;
         let mut warnings = missing_queues(&interface, queues, workers);
+        if self.offloads && is_offloadable(spec.kind) {
+            let obstacle = offload_obstacle(spec.kind, spec.vlan, &interface);
+            warnings.extend(obstacle.map(|reason| not_offloaded_warning(&interface, &reason)));
+        }
         if spec.kind == PortKind::Uplink {
             uplink::check_prefixes(&spec.interface, &self.core.desired().uplink_prefixes())?;
             warnings.extend(uplink::probe(&interface, spec.vlan)?.warning);

@@ -43,6 +43,26 @@ pub(super) struct Prepared {
     attached: OffloadedPort,
 }
 
+/// Whether flow offload is for ports of this kind.
+pub fn is_offloadable(kind: PortKind) -> bool {
+    matches!(kind, PortKind::Pod | PortKind::Uplink)
+}
+
+/// Property of a pod's interface, or of an uplink, for which its flows are not offloaded.
+pub fn offload_obstacle(kind: PortKind, vlan: Option<u16>, interface: &Interface) -> Option<String> {
+    if vlan.is_some() {
+        return Some("its frames have a VLAN tag".to_owned());
+    }
+    if kind == PortKind::Uplink {
+        return None;
+    }
+    match VethPeer::is_elsewhere(interface) {
+        Ok(true) => None,
+        Ok(false) => Some("both ends of its veth pair are in one network namespace".to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 impl Dataplane {
     /// Whether the flows of a port are offloaded: with the reason where the settings want it and it cannot be.
     pub(super) fn offload_means(
@@ -50,25 +70,14 @@ impl Dataplane {
         spec: &PortSpec,
         interface: &Interface,
     ) -> Result<Option<Means<'_>>, String> {
-        if !matches!(spec.kind, PortKind::Pod | PortKind::Uplink) {
+        if !is_offloadable(spec.kind) {
             return Ok(None);
         }
-        let refused = |reason: &str| Err(reason.to_owned());
         let Some(offload) = &self.core.shared.offload else {
             return self.core.offload_refused.clone().map_or(Ok(None), Err);
         };
         let pins = self.pins.as_ref().map_err(Clone::clone)?;
-        if spec.vlan.is_some() {
-            return refused("its frames have a VLAN tag");
-        }
-        if spec.kind == PortKind::Uplink {
-            return Ok(Some(Means { offload, pins }));
-        }
-        match VethPeer::is_elsewhere(interface) {
-            Ok(true) => Ok(Some(Means { offload, pins })),
-            Ok(false) => refused("both ends of its veth pair are in one network namespace"),
-            Err(error) => Err(error.to_string()),
-        }
+        offload_obstacle(spec.kind, spec.vlan, interface).map_or(Ok(Some(Means { offload, pins })), Err)
     }
 
     /// Makes the upcall device of the port `id` on a pod's veth pair, and attaches the programs. Changes nothing where that fails,
@@ -147,6 +156,7 @@ impl Dataplane {
             native: false,
             zero_copy: false,
             offloaded: true,
+            not_offloaded: None,
             warnings: Vec::new(),
         };
         let attachment = PortAttachment::Offloaded(Box::new(attached));

@@ -69,6 +69,7 @@ impl Dataplane {
             native: false,
             zero_copy: false,
             offloaded: false,
+            not_offloaded: None,
             warnings,
         };
         let attachment = PortAttachment::Tap(device, namespace);

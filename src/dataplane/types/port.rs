@@ -86,6 +86,9 @@ pub struct PortReport {
     /// Whether the kernel forwards the packets of established flows.
     #[serde(default)]
     pub offloaded: bool,
+    /// Reason for which it does not, where the configuration has it do so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_offloaded: Option<String>,
     /// Limitations, and their reasons: one sentence each.
     pub warnings: Vec<String>,
 }
@@ -102,6 +105,7 @@ impl PortReport {
             native: false,
             zero_copy: false,
             offloaded: false,
+            not_offloaded: None,
             warnings,
         }
     }

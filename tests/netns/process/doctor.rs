@@ -5,7 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use palisade::lab::{LabSpec, PodPorts};
+use palisade::lab::{Lab, LabSpec, PodPorts};
+use palisade::netlink::Interface;
 use palisade::xdp::namespace_cookie;
 use serde_json::Value;
 
@@ -89,7 +90,7 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
         })
         .concat();
     let text = format!(
-        "[workers]\ncores = [0, 0]\nframes = 4096\n[control]\nsocket = \"{0}/a.sock\"\nread_only_socket = \"{0}/b.sock\"\n\
+        "[workers]\ncores = [0, 0]\nframes = 4096\n[offload]\nmode = \"kernel\"\n[control]\nsocket = \"{0}/a.sock\"\nread_only_socket = \"{0}/b.sock\"\n\
          [conntrack]\ndirectory = \"{0}/flows\"\n{ports}\
          [[ports]]\nname = \"tap\"\nkind = \"tap\"\nnamespace = \"palisade-no-such-namespace\"\n",
         scratch.0.display()
@@ -109,9 +110,16 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
     assert_says(
         &checks,
         "finding",
+        "interface two",
+        "its flows are not offloaded: both ends of its veth pair",
+    );
+    assert_says(
+        &checks,
+        "finding",
         "BPF pins",
         "is hidden by the /sys that `ip netns exec doctor` has mounted",
     );
+    assert_says(&checks, "ok", "kernel", "has tcx");
     assert_says(&checks, "finding", "interface idle", "is down");
     assert_says(&checks, "finding", "interface absent", "does not exist");
     assert_says(&checks, "finding", "port tap", "palisade-no-such-namespace is not there");
@@ -173,6 +181,27 @@ fn a_running_switch_is_recognized_and_the_remains_of_a_killed_one_are_found() {
 #[test]
 fn the_remains_of_a_killed_switch_with_offloaded_ports_are_found() {
     finds_remains(PodPorts::Offload);
+}
+
+#[test]
+fn a_port_that_the_running_switch_does_not_offload_is_found_with_the_reason() {
+    let Some(_isolated) = isolated() else { return };
+    let scratch = Scratch::new("refused");
+    let spec = LabSpec { ports: PodPorts::Offload, ..spec_of(&["client", "server"]) };
+    let mut lab = Lab::up(&spec).unwrap();
+    let interface = lab.pod("client").unwrap().plan().host_interface.clone();
+    // A directory has the name of the program's file.
+    let index = Interface::find(&interface).unwrap().index;
+    let pins = format!("/sys/fs/bpf/palisade/netns-{}", namespace_cookie().unwrap());
+    fs::create_dir_all(format!("{pins}/{index}-ingress")).unwrap();
+    let switch = Rig::start(&mut lab, "");
+    let socket = switch.client().socket().display().to_string();
+    let (code, checks) = doctor(&["env"], &scratch.config(&format!("[control]\nsocket = \"{socket}\"\n")));
+    assert_eq!(code, 1);
+    assert_says(&checks, "finding", &format!("interface {interface}"), "its flows are not offloaded: ");
+    let status = Command::new(env!("CARGO_BIN_EXE_palisade")).args(["status", "--socket", &socket]).output();
+    let page = String::from_utf8(status.unwrap().stdout).unwrap();
+    assert!(page.contains("1 of 2 offloaded (`palisade doctor` says why)"), "{page}");
 }
 
 fn finds_remains(ports: PodPorts) {
