@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::capture::Captures;
-use super::conntrack::storage::{Storage, StorageError};
+use super::conntrack::storage::{Storage, StorageError, table_bytes};
 use super::conntrack::{Conntrack, QuotaClass};
 use super::endpoints::{Endpoints, Link, SaveProblem};
 use super::fib::port::PortView;
@@ -30,7 +30,7 @@ use super::masquerade::ExternalPorts;
 use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::offload::Offload;
 use super::path::Trial;
-use super::service::{Bindings, open_bindings};
+use super::service::{Bindings, binding_bytes, open_bindings};
 use super::stats::FlowEventQueues;
 use super::worker::mailbox::Mailbox;
 use super::worker::shared::Shared;
@@ -363,6 +363,11 @@ struct Opened {
     /// Directory of the table, if this process has made it.
     new_directory: Option<PathBuf>,
     report: FlowTableReport,
+}
+
+/// Memory of a flow table with these settings, bytes: its file, and that of the bindings of flows to Services.
+pub fn flow_memory_bytes(settings: &ConntrackSettings) -> usize {
+    table_bytes(settings).saturating_add(binding_bytes(settings.flows_max))
 }
 
 fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Result<Opened, StartError> {

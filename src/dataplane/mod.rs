@@ -48,7 +48,7 @@ mod frames;
 
 pub use self::core::published_state::PublishedState;
 pub use self::core::rehearsal::{Candidate, Disagreement, Judgement};
-pub use self::core::{FlowTableReport, flow_state_is_final, flow_states};
+pub use self::core::{FlowTableReport, flow_memory_bytes, flow_state_is_final, flow_states};
 pub use api::DataplaneApi;
 pub use capture::Capture;
 pub use engine::{Dataplane, ShutdownMode};

@@ -11,7 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::check::{AS_ROOT, Check};
 use crate::config::{Config, OnStop};
-use crate::dataplane::PortKind;
+use crate::dataplane::{ConntrackSettings, PortKind, flow_memory_bytes};
 
 /// Oldest kernel: its XDP programs take packets of several buffers.
 const KERNEL_MIN: (u32, u32) = (5, 18);
@@ -162,7 +162,8 @@ fn memory(config: &Config, facts: &Facts) -> Vec<Check> {
             "LimitMEMLOCK=infinity in the systemd unit, `ulimit -l unlimited`, or CAP_IPC_LOCK",
         ),
     });
-    let needed = umem + config.conntrack.flows as u64 * 129;
+    let flows = ConntrackSettings { flows_max: config.conntrack.flows, ..ConntrackSettings::default() };
+    let needed = umem + flow_memory_bytes(&flows) as u64;
     if let Some(available) = facts.available {
         checks.push(Check::unless(
             available < needed,

@@ -305,6 +305,11 @@ fn file_bytes(buckets: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
 }
 
+/// Length of the file of a table with these settings.
+pub(crate) fn table_bytes(settings: &ConntrackSettings) -> usize {
+    file_bytes(Conntrack::buckets_for(settings)).unwrap_or(usize::MAX)
+}
+
 /// Identifier of this boot of the kernel, as text.
 fn boot() -> Option<[u64; 5]> {
     let text = fs::read_to_string(BOOT_ID).ok()?;

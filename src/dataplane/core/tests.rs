@@ -23,6 +23,24 @@ fn a_wait_reports_the_late_workers_and_no_others() {
     assert_eq!(named.into_inner(), [WorkerId(0), WorkerId(2)]);
 }
 
+#[test]
+fn the_documents_give_the_memory_of_flows_as_it_is() {
+    let bytes = |flows_max| flow_memory_bytes(&ConntrackSettings { flows_max, ..Default::default() });
+    let flows = ConntrackSettings::default().flows_max;
+    let (each, megabytes) = (bytes(1 << 24) >> 24, bytes(flows) as f64 / 1e6);
+    let config = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/config/palisade.toml"));
+    let config = config.replace("\n# ", " ");
+    assert!(
+        config.contains(&format!("{flows} flows take {megabytes:.0} MB ({each} bytes each")),
+        "{each} {megabytes}"
+    );
+    let operations = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+    let operations = operations.replace("\n  ", " ");
+    assert!(operations.contains(&format!(": {megabytes:.0} MB for 262,144 flows.")));
+    assert!(operations.contains("A flow takes 161 bytes in the one and 144 in the other"));
+    assert_eq!(each, 161 + 144);
+}
+
 /// A private directory of this process (0500) that is not in memory, so that the fallback is used.
 const NOT_IN_MEMORY: &str = "/proc/self/fd";
 const NOBODY: u32 = 65534;

@@ -43,8 +43,7 @@ pub(crate) fn open_bindings(
 
 fn map(path: &Path, table: u64, slots: usize, huge_pages: bool) -> io::Result<Bindings> {
     let header = [MAGIC, LAYOUT, slots as u64, table].map(u64::to_ne_bytes).concat();
-    let bytes = (HEADER_BYTES + slots * (size_of::<Slot>() + size_of::<Addresses>()))
-        .next_multiple_of(HUGE_PAGE_BYTES) as u64;
+    let bytes = file_bytes(slots) as u64;
     let file = if let Some(file) = left(path, &header, bytes) {
         file
     } else {
@@ -69,6 +68,16 @@ fn map(path: &Path, table: u64, slots: usize, huge_pages: bool) -> io::Result<Bi
         memory.collapse();
     }
     Ok(Bindings::of(slots, addresses))
+}
+
+/// Length of a file with this many slots, in whole huge pages.
+fn file_bytes(slots: usize) -> usize {
+    (HEADER_BYTES + slots * (size_of::<Slot>() + size_of::<Addresses>())).next_multiple_of(HUGE_PAGE_BYTES)
+}
+
+/// Length of the file for a flow table of so many flows.
+pub(crate) fn binding_bytes(flows: usize) -> usize {
+    file_bytes(Bindings::slots_for(flows))
 }
 
 /// Opens the file that a process has left, if it is of use.

@@ -17,7 +17,7 @@ mod source_port;
 mod translation;
 mod uplink_ports;
 
-pub(crate) use binding_file::open_bindings;
+pub(crate) use binding_file::{binding_bytes, open_bindings};
 pub(crate) use bindings::{Binding, BindingEnd, BindingKey, BindingKind, BindingLookup, Bindings, Held};
 pub(crate) use fib::{Owner, PAGES as SERVICE_PAGES, PlaceId, ServiceFib, ServiceMatch};
 pub(crate) use local_addresses::LocalAddresses;
