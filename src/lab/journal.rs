@@ -148,7 +148,10 @@ impl Journal {
         gone(fs::remove_dir_all(&directory)).doing(|| format!("remove {}", directory.display()))?;
         remove_flow_directories(&directory);
         let file = file_of(&self.id);
-        gone(fs::remove_file(&file)).doing(|| format!("remove {}", file.display()))
+        gone(fs::remove_file(&file)).doing(|| format!("remove {}", file.display()))?;
+        // The removal fails while there are other labs, as intended.
+        let _ = fs::remove_dir(DIRECTORY);
+        Ok(())
     }
 
     /// Writes the journal. Returns whether it did: with `NOREPLACE`, not over an existing one.

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ fn sleep(seconds: u32) -> Command {
 
 /// Interfaces, namespaces and files of this machine with the id of a lab in their names.
 fn traces(id: &str) -> Vec<String> {
-    let mut lines: Vec<String> = ["ip -o link", "ip netns list", "ls /run/palisade/lab", "ls /run/netns"]
+    let mut lines: Vec<String> = ["ip -o link", "ip netns list", "ls -R /run"]
         .iter()
         .flat_map(|command| {
             let words: Vec<&str> = command.split(' ').collect();
@@ -178,6 +179,8 @@ fn a_dropped_lab_leaves_nothing() {
             assert!(!sleeper.child().wait().unwrap().success(), "ends with its pod");
         })
         .unwrap();
+    drop(outer);
+    assert!(!Path::new("/run/palisade/lab").exists(), "the directory of labs goes with the last one");
 }
 
 #[test]
