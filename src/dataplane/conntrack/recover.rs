@@ -28,6 +28,7 @@ impl Conntrack {
             if self.is_intact(slot, newest) {
                 recovered.flows += 1;
                 self.entry(slot).clamp_last_seen(now_ms);
+                self.entry(slot).agree_on_state();
             } else {
                 recovered.torn += u64::from(self.reset_slot(slot));
             }

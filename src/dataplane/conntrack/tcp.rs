@@ -134,7 +134,7 @@ impl TcpFlow {
         let flags = segment.flags;
         if flags.0 & (Flags::SYN | Flags::RST | Flags::FIN) == 0 && self.state == Established {
             let (ours, peer) = self.sender_first(sender);
-            if !ours.goes_on(segment) {
+            if !ours.goes_on(segment, || peer.end) {
                 ours.pass(peer, segment);
             }
             return Outcome::Pass;
@@ -348,7 +348,7 @@ impl TcpSide {
         self.max_window != 0
     }
 
-    /// Highest sequence number that a window of the peer allows.
+    /// Highest sequence number that the largest window of the peer allows.
     #[inline]
     pub(crate) fn limit(&self, peer: &TcpSide) -> u32 {
         let allowed = peer.acknowledged.wrapping_add(peer.max_window);
@@ -357,23 +357,22 @@ impl TcpSide {
     }
 
     /// Takes the numbers of a segment of this side, without SYN, RST and FIN, that goes on in an established connection where
-    /// the side's last segment has ended. Returns false, and changes nothing, for a segment that has to be compared with what the
-    /// peer has sent: [`TcpSide::pass`] does so.
+    /// the side's last segment has ended. Returns false, and changes nothing, for one that [`TcpSide::pass`] has to compare with
+    /// all numbers of the peer.
     ///
-    /// A segment goes on that begins within the window which the peer is known to have offered, and that acknowledges no more than
-    /// the side's own windows have allowed. So nearly every segment reads and writes one cache line, and the workers of the two
-    /// directions share none.
+    /// A segment goes on that begins within the window which the peer is known to have offered, and acknowledges what its sender
+    /// has acknowledged before, or more of what the peer has sent, up to `peer_end`.
     #[inline(always)]
-    pub(super) fn goes_on(&mut self, segment: &Segment) -> bool {
+    pub(super) fn goes_on(&mut self, segment: &Segment, peer_end: impl FnOnce() -> u32) -> bool {
         let end = segment.end();
-        let room = self.max_end.wrapping_add(1).wrapping_sub(segment.sequence) as i32;
-        let acknowledged = segment.acknowledgement.wrapping_sub(self.acknowledged);
         let goes_on = segment.flags.has(Flags::ACK)
             & self.has_sent()
-            & (room >= 0)
+            & !after(segment.sequence, self.max_end.wrapping_add(1))
             & !after(self.end, end)
-            & (acknowledged <= self.max_window)
-            & (segment.scaled_window(self.scale) <= self.max_window);
+            & (segment.scaled_window(self.scale) <= self.max_window)
+            && (segment.acknowledgement == self.acknowledged
+                || after(segment.acknowledgement, self.acknowledged)
+                    && !after(segment.acknowledgement, peer_end()));
         if goes_on {
             (self.end, self.acknowledged) = (end, segment.acknowledgement);
         }
@@ -398,7 +397,9 @@ impl TcpSide {
         let peer_end_min = peer.end.wrapping_sub(self.max_window.max(ACKNOWLEDGED_LATE));
         let not_beyond = !after(segment.sequence, self.limit(peer).wrapping_add(1));
         let not_before = !after(self.end.wrapping_sub(peer.max_window), segment.end());
+        // A sender may wait for more than a window before it acknowledges again.
         let acknowledges = !segment.flags.has(Flags::ACK)
+            || segment.acknowledgement == self.acknowledged
             || (!after(segment.acknowledgement, peer.end) && !after(peer_end_min, segment.acknowledgement));
         not_beyond && not_before && acknowledges
     }

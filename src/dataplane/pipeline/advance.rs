@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::context::Context;
 use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
-use super::flow::tcp_segment::data_segment;
+use super::flow::tcp_segment::pass_segment;
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, goes_back, route, route_back};
 use super::translate::{
@@ -21,7 +21,7 @@ use crate::dataplane::conntrack::{
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
-use crate::dataplane::packet::{Kind, Packet};
+use crate::dataplane::packet::Kind;
 use crate::dataplane::service::TranslationKind;
 use crate::dataplane::{DropReason, FlowEnd};
 use crate::net::flow::Protocol;
@@ -115,24 +115,12 @@ fn advance_fast(batch: &mut Batch, i: usize, context: &Context<'_>, hit: &Hit<'_
     let is_fast =
         (packet.kind == Kind::Flow) & !packet.first_fragment & !packet.translated & adjacency.takes(packet)
             && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out)
-            && (packet.protocol != Protocol::TCP || pass_segment(packet, context, flow, hit.slot()));
+            && (packet.protocol != Protocol::TCP || pass_segment(packet, context, flow.from_low, hit.slot()));
     if is_fast {
         batch.adjacencies[i] = adjacency;
         hit.entry.count(flow.from_low, bytes, context.now_ms);
     }
     is_fast
-}
-
-/// Takes the numbers of a segment into its connection, which is established as the sender's half of the entry has it. Returns false
-/// if the segment may change the state, or if the kernel forwards the connection too: the slow path takes the numbers then, again
-/// where they are taken.
-#[inline(always)]
-fn pass_segment(packet: &Packet, context: &Context<'_>, flow: &PacketFlow, slot: Slot) -> bool {
-    let conntrack = context.conntrack;
-    let Some(segment) = data_segment(packet).filter(|_| !conntrack.is_offloaded(slot)) else { return false };
-    conntrack.entry(slot).pass_segment(flow.from_low, &segment);
-    // The worker of the other direction may have handed the flow to the kernel meanwhile.
-    !conntrack.is_offloaded(slot)
 }
 
 /// Whether packet `i` is to get an address of the node and leaves by another port than an uplink.
@@ -197,8 +185,9 @@ impl Advance<'_> {
         }
     }
 
-    /// Forwards a packet of a translated flow that does not change the flow, by the hop that the flow remembers. Returns false,
-    /// and does nothing, for any other packet.
+    /// Forwards a packet of a translated flow that does not change the state of the flow, by the hop that the flow remembers.
+    /// Returns false for any other packet, which takes the slow path. The numbers of a segment that goes to another flow between
+    /// the same ends are taken all the same, if they are in the windows.
     #[inline(always)]
     fn advance_translated(&mut self, i: usize, flow: &PacketFlow, slot: Slot, flow_word: FlowWord) -> bool {
         let (snapshot, packet) = (self.context.snapshot, &self.batch.packets[i]);
@@ -208,8 +197,7 @@ impl Advance<'_> {
         let bytes = packet.ip_bytes();
         let is_plain = !packet.first_fragment & adjacency.takes(packet)
             && snapshot.is_current(flow_word.policy_epoch(), self.batch.in_ports[i], adjacency.out)
-            && (packet.protocol != Protocol::TCP
-                || pass_segment(&self.batch.packets[i], self.context, flow, slot))
+            && (packet.protocol != Protocol::TCP || pass_segment(packet, self.context, flow.from_low, slot))
             && translate_plain(self.batch, i, self.context, by_client, slot);
         if is_plain {
             self.batch.adjacencies[i] = adjacency;

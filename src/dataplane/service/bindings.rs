@@ -303,6 +303,12 @@ impl Bindings {
         self.slots[place.slot as usize].cached_hop.get(place.version)
     }
 
+    /// The conntrack slot of the flow whose hop was cached last. It may have another flow now.
+    #[inline]
+    pub(crate) fn cached_flow(&self, place: BindingPlace) -> Option<u32> {
+        self.slots[place.slot as usize].cached_hop.flow()
+    }
+
     /// Caches policy epoch and hop of the flow of a binding, which has the conntrack slot of this number.
     pub(crate) fn cache_hop(&self, place: BindingPlace, hop: (Generation, u16), flow: u32) {
         self.slots[place.slot as usize].cached_hop.set(place.version, hop, flow);

@@ -474,7 +474,7 @@ INLINE __u32 find_record(const struct packet *packet, const struct port *from, _
 }
 
 // Notes the numbers of a segment, by which the switch later judges a FIN or a reset. A segment whose numbers are in no window of its
-// connection may be anybody's (`TcpFlow::is_in_window` of the switch). Where two processors note packets of one direction at once,
+// connection may be anybody's (`TcpSide::is_in_window` of the switch). Where two processors note packets of one direction at once,
 // the earlier one may stand until the next: so a number may be acknowledged that is not noted.
 INLINE void note_numbers(struct record *record, const struct packet *packet, __u32 direction)
 {

@@ -19,7 +19,7 @@ const SCALE: u64 = 0xf << SCALE_SHIFT;
 const STATE: u64 = 0x7f;
 const UDP_TWO_WAY: u64 = FlowState::UdpTwoWay as u64;
 const ESTABLISHED: u64 = FlowState::Established as u64;
-/// The bits by which a packet is known to change nothing. Packets of the node's sockets are checked one by one.
+/// The bits by which most packets are known to leave the state as it is. Packets of the node's sockets are checked one by one.
 const PLAIN: u64 = STATE | BY_NODE_SOCKET | TRANSLATED;
 /// The bits that a revalidation keeps: state, opener, its kind, pods, scale.
 const STATUS: u64 = 0xffff;
@@ -88,9 +88,9 @@ impl FlowWord {
         FlowWord(self.0 ^ TRANSLATED).plain_hop()
     }
 
-    /// Whether the flow is translated, and no packet changes its state any more: its hop may be cached beside its binding.
+    /// Whether the flow is translated, and no packet changes it any more: packets of a cached hop need no entry.
     #[inline]
-    pub(crate) fn may_cache_hop(self) -> bool {
+    pub(crate) fn needs_no_entry(self) -> bool {
         self.0 & PLAIN == UDP_TWO_WAY | TRANSLATED
     }
 

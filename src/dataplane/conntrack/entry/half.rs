@@ -1,6 +1,6 @@
 //! One half of an entry: a cache line for the packets of one end.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::super::forward_counts::ForwardCount;
 use super::super::parts::{AtomicU32, AtomicU64};
@@ -64,7 +64,7 @@ impl Half {
     /// Replaces the flow word by the result of `change`, unless that is `None`.
     pub(super) fn update_flow_word(&self, change: impl Fn(FlowWord) -> Option<FlowWord>) {
         let _ =
-            self.flow_word.fetch_update(Relaxed, Relaxed, |flow_word| Some(change(FlowWord(flow_word))?.0));
+            self.flow_word.fetch_update(SeqCst, Relaxed, |flow_word| Some(change(FlowWord(flow_word))?.0));
     }
 
     /// The IPv6 address that every half has.
@@ -143,11 +143,17 @@ impl Half {
         store_changed(&self.tcp_or_address[MAX_WINDOW], self.tcp_or_address[MAX_WINDOW].load(Relaxed), 0);
     }
 
-    /// Stores the fields that [`TcpSide::goes_on`] changes.
+    /// The number behind the last byte that this end of a TCP connection has sent.
     #[inline]
-    pub(super) fn set_position(&self, side: &TcpSide) {
-        self.tcp_or_address[END].store(side.end, Relaxed);
-        self.tcp_or_address[ACKNOWLEDGED].store(side.acknowledged, Relaxed);
+    pub(super) fn end(&self) -> u32 {
+        self.tcp_or_address[END].load(Relaxed)
+    }
+
+    /// Stores the fields that [`TcpSide::goes_on`] changes, where they differ.
+    #[inline(always)]
+    pub(super) fn store_position(&self, old: &TcpSide, new: &TcpSide) {
+        store_changed(&self.tcp_or_address[END], old.end, new.end);
+        store_changed(&self.tcp_or_address[ACKNOWLEDGED], old.acknowledged, new.acknowledged);
     }
 
     /// Stores the fields that differ.

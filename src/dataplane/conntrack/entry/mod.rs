@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A UDP packet reads and writes the half of its own end, and no other: so the workers of the two directions
-//! share no cache line. So do most segments of an established connection ([`TcpSide::goes_on`]); others compare
-//! the windows of both ends. Over IPv6 each half of a connection has its own end's address only, where halves of
-//! other protocols have both.
+//! share no cache line. A segment of an established connection writes to the half of its own end alone, and reads
+//! nothing of the other one if it acknowledges nothing new ([`TcpSide::goes_on`]). Over IPv6 each half of a
+//! connection has its own end's address only, where halves of other protocols have both.
 //!
 //! [`TcpSide::goes_on`]: super::tcp::TcpSide::goes_on
 
@@ -24,7 +24,7 @@ pub(super) use half::idle_ms;
 pub(crate) use head::QuotaOwner;
 pub(crate) use new_flow::NewFlow;
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use super::forward_counts::ForwardCount;
 use super::key::Key;
@@ -250,14 +250,20 @@ impl Entry {
 
     /// Sets the state, where it is still `old`.
     ///
-    /// Both halves have the state, so that a packet of a flow without TCP fields does not read the other
-    /// end's half. Of these flows only UDP and unknown protocols change their state, once: a half that does
-    /// not have the change yet gets it from the next packet. For TCP and SCTP the state in the half of the
-    /// lower end holds.
+    /// Both halves have the state, so that most packets do not read the other end's half. The state in the half of
+    /// the lower end holds.
     pub(crate) fn set_state(&self, old: FlowState, new: FlowState) {
-        for half in &self.halves {
-            // Two workers may change the state at once: the one that loses sets it again by its next packet.
-            half.update_flow_word(|flow_word| (flow_word.state() == old).then(|| flow_word.with_state(new)));
+        let [low, high] = &self.halves;
+        low.update_flow_word(|flow_word| (flow_word.state() == old).then(|| flow_word.with_state(new)));
+        // Two workers may change the state at once: the later one finds what the other has left.
+        loop {
+            let state = low.flow_word().state();
+            high.update_flow_word(|flow_word| {
+                (flow_word.state() != state).then(|| flow_word.with_state(state))
+            });
+            if FlowWord(low.flow_word.load(SeqCst)).state() == state {
+                return;
+            }
         }
     }
 
@@ -321,9 +327,10 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn pass_segment(&self, from_low: bool, segment: &Segment) {
         let half = self.half(from_low);
-        let mut side = half.tcp();
-        if side.goes_on(segment) {
-            half.set_position(&side);
+        let before = half.tcp();
+        let mut after = before;
+        if after.goes_on(segment, || self.half(!from_low).end()) {
+            half.store_position(&before, &after);
         } else {
             self.pass_any_segment(from_low, segment);
         }

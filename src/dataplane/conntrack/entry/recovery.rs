@@ -46,6 +46,11 @@ impl Entry {
         is_intact.then_some(key)
     }
 
+    /// Gives the higher half the state of the lower one, which holds.
+    pub(in crate::dataplane::conntrack) fn agree_on_state(&self) {
+        self.set_state(self.state(), self.state());
+    }
+
     /// Replaces times of last packets that are in the future by `now_ms`.
     pub(in crate::dataplane::conntrack) fn clamp_last_seen(&self, now_ms: u32) {
         for half in &self.halves {

@@ -277,7 +277,7 @@ impl Conntrack {
 
     fn forward_counts_of(&self, slot: Slot) -> Option<(&dyn ForwardCounts, u32)> {
         let entry = self.entry(slot);
-        if ![true, false].into_iter().any(|is_low| entry.flow_word(is_low).may_cache_hop()) {
+        if ![true, false].into_iter().any(|is_low| entry.flow_word(is_low).needs_no_entry()) {
             return None; // Its virtual end is another cache line.
         }
         let binding = self.virtual_ends[slot.0 as usize].binding()?;

@@ -1,5 +1,7 @@
 //! Flows that the kernel forwards: their packets are counted here, and their records end with them.
 
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
 use super::super::entry::Entry;
 use super::super::forward_counts::ForwardCount;
 use super::super::state::{FlowState, Side};
@@ -80,6 +82,17 @@ impl Conntrack {
     #[inline]
     pub(crate) fn is_offloaded(&self, slot: Slot) -> bool {
         self.offload.as_ref().is_some_and(|offload| offload.is_recorded(slot.number()))
+    }
+
+    /// The same after the caller has stored numbers: true if another worker that has recorded the flow meanwhile may not have seen
+    /// them.
+    #[inline]
+    pub(crate) fn was_offloaded_meanwhile(&self, slot: Slot) -> bool {
+        self.offload.as_ref().is_some_and(|offload| {
+            // A worker that records a flow names the record first, and reads the numbers afterwards.
+            fence(SeqCst);
+            offload.is_recorded(slot.number())
+        })
     }
 
     /// State of the flow in a slot: a connection whose third segment the kernel has forwarded is established.

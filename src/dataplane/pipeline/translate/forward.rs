@@ -9,18 +9,20 @@ use super::masquerade::receive_masqueraded;
 use super::pick::{Preferred, is_outside, prefer_backend, take_backend};
 use super::tuple::{End, replace_end};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::Key;
+use crate::dataplane::conntrack::{Entry, Key, Slot};
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::masquerade::ExternalEnd;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
+use crate::dataplane::pipeline::flow::tcp_segment::pass_segment;
 use crate::dataplane::pipeline::parse::parse_quoted;
 use crate::dataplane::service::{
     BindingEnd, BindingKey, BindingKind, BindingLookup, Owner, ServiceFib, SourceChoice, Translation,
     TranslationKind,
 };
 use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::icmp;
 
@@ -214,8 +216,9 @@ fn may_follow(packet: &Packet, services: &ServiceFib) -> bool {
         && !services.refuses(packet.dst)
 }
 
-/// Translates and routes a packet by the hop that is cached beside its binding, if the binding was checked in this second. Returns
-/// false, and does nothing, for any other packet.
+/// Translates and routes a packet by the hop that is cached beside its binding, if the binding was checked in this second. A segment
+/// of TCP also has to go on in the connection that is in the slot beside the hop. Returns false for any other packet, which takes
+/// the other stages.
 ///
 /// The hash stands for the addresses of an IPv6 key here. A packet whose key has the hash of another one follows a binding of its
 /// own port, to a backend that policy allows this port.
@@ -236,16 +239,48 @@ fn take_cached_hop(
         && !services.refuses(packet.dst)
         && adjacency.takes(packet)
         && snapshot.is_current(epoch, port, adjacency.out);
-    let to = (binding.to.address, binding.to.port);
-    if !is_current || !replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, End::Destination, to)
-    {
+    if !is_current {
         return false;
     }
-    context.bindings.count(binding.place(), packet.ip_bytes(), context.now_ms);
+    let to = (binding.to.address, binding.to.port);
+    let connection = match packet.protocol {
+        Protocol::TCP => {
+            match pass_segment_to(packet, context, context.bindings.cached_flow(binding.place()), to) {
+                None => return false,
+                connection => connection,
+            }
+        }
+        _ => None,
+    };
+    if !replace_end(context.umem.data_mut(&mut batch.frames[i]), packet, End::Destination, to) {
+        return false;
+    }
+    match connection {
+        Some((entry, from_low)) => entry.count(from_low, packet.ip_bytes(), context.now_ms),
+        None => context.bindings.count(binding.place(), packet.ip_bytes(), context.now_ms),
+    }
     (packet.dst, packet.dst_port) = to;
     batch.adjacencies[i] = adjacency;
     batch.dispositions[i] = Disposition::Routed;
     true
+}
+
+/// Takes the numbers of a segment to a backend into the connection of its flow, if that is in this slot. Returns the entry, and
+/// whether the client is the lower end. Returns `None`, and does nothing, if another flow is there, or if the segment may change
+/// the state of the connection.
+#[inline(never)]
+fn pass_segment_to<'a>(
+    packet: &Packet,
+    context: &Context<'a>,
+    flow: Option<u32>,
+    to: (Address, u16),
+) -> Option<(&'a Entry, bool)> {
+    let slot = Slot::of_number(flow?);
+    let entry = context.conntrack.entry_at(slot)?;
+    let (key, from_low) = Key::of(&Packet { dst: to.0, dst_port: to.1, ..*packet });
+    let is_known =
+        entry.matches(&key, from_low) && entry.flow_word(from_low).plain_hop_translated().is_some();
+    (is_known && pass_segment(packet, context, from_low, slot)).then_some((entry, from_low))
 }
 
 /// Translates any other packet of a flow, by the binding of its flow. Returns the preferred backend of a packet without one.

@@ -79,7 +79,7 @@ pub(in crate::dataplane::pipeline) fn remember(
     }
 }
 
-/// Caches the hop of a client's packet beside its binding, if no packet changes the flow in `slot` any more.
+/// Caches the hop of a client's packet beside its binding, if most packets do not change the state of the flow in `slot` any more.
 #[inline]
 pub(in crate::dataplane::pipeline) fn cache_hop(
     batch: &Batch,
@@ -94,8 +94,10 @@ pub(in crate::dataplane::pipeline) fn cache_hop(
         return;
     }
     let flow_word = context.conntrack.entry(slot).flow_word(flow.from_low);
-    if let Some(hop) = flow_word.hop().filter(|_| flow_word.may_cache_hop()) {
-        context.conntrack.note_binding(slot, place.slot);
+    if let Some(hop) = flow_word.plain_hop_translated() {
+        if flow_word.needs_no_entry() {
+            context.conntrack.note_binding(slot, place.slot);
+        }
         context.bindings.cache_hop(place, (flow_word.policy_epoch(), hop), slot.number());
     }
 }

@@ -82,8 +82,8 @@ pub(super) enum End {
     Destination,
 }
 
-/// Replaces address and port of one end of a TCP or UDP packet with a finished checksum, as [`replace_ends`] does. Returns
-/// false, and does nothing, for any other packet.
+/// Replaces address and port of one end of a TCP or UDP packet, as [`replace_ends`] does. Returns false, and does nothing, for
+/// any other packet.
 #[inline(always)]
 pub(super) fn replace_end(
     head: &mut [u8],
@@ -95,16 +95,15 @@ pub(super) fn replace_end(
     let (l3, l4) = (usize::from(packet.l3), usize::from(packet.l4));
     let has_family = is_v4(address) == packet.is_v4;
     let Some((network, transport)) = head.split_at_mut_checked(l4) else { return false };
-    let Some(checksum) = transport.get(offset..).and_then(<[u8]>::first_chunk::<2>).copied() else {
+    let Some(mut field) = transport.get(offset..).and_then(<[u8]>::first_chunk::<2>).copied() else {
         return false;
     };
-    // UDP without a checksum has none to update.
-    if packet.unfinished | !has_family | ((packet.protocol == Protocol::UDP) & (checksum == [0; 2])) {
+    if !has_family {
         return false;
     }
     let is_source = end == End::Source;
     let network = network.get_mut(l3..).unwrap_or_default();
-    let change = if packet.is_v4 {
+    let addresses = if packet.is_v4 {
         let Some(header) = network.first_chunk_mut::<{ ipv4::HEADER_BYTES }>() else { return false };
         let (before, behind) = header.split_at_mut(16);
         let place = if is_source { &mut before[12..] } else { behind };
@@ -119,12 +118,8 @@ pub(super) fn replace_end(
         replace(if is_source { &mut before[8..] } else { behind }, address.to_be_bytes())
     };
     let at = if is_source { 0 } else { 2 };
-    let change = change.add(replace(&mut transport[at..], port.to_be_bytes()));
-    let mut field = checksum;
-    change.update(&mut field);
-    if field == [0; 2] && packet.protocol == Protocol::UDP {
-        field = [0xff; 2];
-    }
+    let ports = replace(&mut transport[at..], port.to_be_bytes());
+    update_transport(&mut field, packet.protocol, packet.unfinished, [addresses, ports]);
     transport[offset..offset + 2].copy_from_slice(&field);
     true
 }
@@ -297,6 +292,7 @@ mod tests {
         fn checksums_are_those_of_a_packet_made_anew(
             is_v4: bool,
             is_tcp: bool,
+            is_unfinished: bool,
             addresses in prop::array::uniform4(any::<u128>()),
             ports in prop::array::uniform4(any::<u16>()),
             changes in prop::array::uniform2(any::<bool>()),
@@ -306,7 +302,16 @@ mod tests {
             let protocol = if is_tcp { Protocol::TCP } else { Protocol::UDP };
             let mut bytes = packet(is_v4, protocol, address(0), address(1), [ports[0], ports[1]], &payload);
             let l4 = if is_v4 { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES } as u16;
-            let parsed = Packet { protocol, is_v4, l4, ..Packet::default() };
+            let parsed = Packet { protocol, is_v4, l4, unfinished: is_unfinished, ..Packet::default() };
+            let at = usize::from(l4) + checksum_offset(protocol).unwrap();
+            let begin = |bytes: &mut [u8], src, dst| {
+                let transport = bytes.len() - usize::from(l4);
+                let sum = pseudo_header_of(unpack(src), unpack(dst), protocol, transport).fold();
+                bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+            };
+            if is_unfinished {
+                begin(&mut bytes, address(0), address(1));
+            }
             let [src, dst] = changes;
             let ends = Ends {
                 src: src.then_some((address(2), Some(ports[2]))),
@@ -321,8 +326,10 @@ mod tests {
             prop_assert_eq!(&by_end, &bytes);
             let (src, src_port) = if src { (address(2), ports[2]) } else { (address(0), ports[0]) };
             let (dst, dst_port) = if dst { (address(3), ports[3]) } else { (address(1), ports[1]) };
-            let expected = packet(is_v4, protocol, src, dst, [src_port, dst_port], &payload);
-            let at = usize::from(l4) + checksum_offset(protocol).unwrap();
+            let mut expected = packet(is_v4, protocol, src, dst, [src_port, dst_port], &payload);
+            if is_unfinished {
+                begin(&mut expected, src, dst);
+            }
             let [same, other] = [&bytes, &expected].map(|bytes| {
                 let mut bytes = bytes.clone();
                 // Zero has two representations in ones' complement.

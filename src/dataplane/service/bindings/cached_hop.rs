@@ -37,6 +37,12 @@ impl CachedHop {
         (word as u16 == version).then_some((Generation((word >> 32) as u32), hop))
     }
 
+    /// The conntrack slot of the flow whose hop was cached last. It may have another flow now.
+    #[inline]
+    pub(super) fn flow(&self) -> Option<u32> {
+        ((self.0[1].load(Relaxed) >> 32) as u32).checked_sub(1)
+    }
+
     /// Caches the hop of the flow in a slot. Another flow of the binding has given its count away.
     pub(super) fn set(&self, version: u16, (epoch, hop): (Generation, u16), flow: u32) {
         if !self.is_of(flow) {

@@ -34,6 +34,11 @@ impl Sent {
         self.flags & flags == flags
     }
 
+    /// Whether it changes no state of an established connection.
+    pub(super) fn is_data(&self) -> bool {
+        self.has(ACK) && self.flags & (SYN | FIN | RST) == 0
+    }
+
     pub(super) fn end(&self) -> i64 {
         self.sequence + self.bytes + i64::from(self.has(SYN)) + i64::from(self.has(FIN))
     }
@@ -109,11 +114,6 @@ impl Flow {
                 self.sides[1].expects = Some(sent.acknowledgement);
             }
             return if side == 0 { Expected::Invalid } else { Expected::Pass };
-        }
-        if self.state == "established" && !sent.has(FIN) && self.goes_on(sent, side) {
-            let ours = &mut self.sides[side];
-            (ours.sent, ours.expects) = (sent.end(), Some(sent.acknowledgement));
-            return Expected::Pass;
         }
         if self.state == "reset" || !self.fits(sent, side) {
             return Expected::Pass;
@@ -194,18 +194,6 @@ impl Flow {
         by_peer.max(known).unwrap_or(ours.allowed)
     }
 
-    /// Whether a segment begins in the window that its sender is known to have, goes on where its last one has ended, and
-    /// acknowledges what its own windows have allowed.
-    fn goes_on(&self, sent: &Sent, side: usize) -> bool {
-        let ours = self.sides[side];
-        ours.has_sent
-            && sent.has(ACK)
-            && sent.sequence <= ours.allowed + 1
-            && sent.end() >= ours.sent
-            && ours.expects.is_some_and(|at| (at..=at + ours.window).contains(&sent.acknowledgement))
-            && i64::from(sent.window) << ours.scale <= ours.window
-    }
-
     pub(super) fn fits(&self, sent: &Sent, side: usize) -> bool {
         let limit = self.limit(side);
         let [ours, peer] = [self.sides[side], self.sides[1 - side]];
@@ -223,7 +211,9 @@ impl Flow {
         let acknowledged = peer.sent - ours.window.max(66_000)..=peer.sent;
         sent.sequence <= limit + 1
             && sent.end() >= ours.sent - peer.window.max(1)
-            && (!sent.has(ACK) || acknowledged.contains(&sent.acknowledgement))
+            && (!sent.has(ACK)
+                || ours.expects == Some(sent.acknowledgement)
+                || acknowledged.contains(&sent.acknowledgement))
     }
 
     pub(super) fn advance(&mut self, sent: &Sent, side: usize) {
@@ -267,7 +257,7 @@ impl Flow {
         let number = |at: i64| self.first[side].wrapping_add(at as u32);
         TcpSide {
             end: number(half.sent),
-            max_end: number(half.allowed),
+            max_end: number(self.limit(side)),
             max_window: half.window as u32,
             acknowledged: half.expects.map_or(0, |at| self.first[1 - side].wrapping_add(at as u32)),
             scale: half.scale as u8,
