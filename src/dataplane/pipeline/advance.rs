@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::context::Context;
 use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
-use super::flow::tcp_segment::pass_segment;
+use super::pass_segment::pass_segment;
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, goes_back, route, route_back};
 use super::translate::{

@@ -7,4 +7,4 @@ pub(super) mod init;
 pub(super) mod offload;
 pub(super) mod revalidate;
 mod state;
-pub(super) mod tcp_segment;
+mod tcp_segment;

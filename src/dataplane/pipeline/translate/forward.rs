@@ -15,8 +15,8 @@ use crate::dataplane::masquerade::ExternalEnd;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
-use crate::dataplane::pipeline::flow::tcp_segment::pass_segment;
 use crate::dataplane::pipeline::parse::parse_quoted;
+use crate::dataplane::pipeline::pass_segment::pass_segment;
 use crate::dataplane::service::{
     BindingEnd, BindingKey, BindingKind, BindingLookup, Owner, ServiceFib, SourceChoice, Translation,
     TranslationKind,
