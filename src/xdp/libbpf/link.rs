@@ -23,6 +23,9 @@ use crate::netlink::NetworkNamespace;
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
+/// Directory of the kernel for a BPF file system.
+const BPF_FS_PLACE: &str = "/sys/fs/bpf";
+
 /// End of the names of the files of programs of flow offload.
 const INGRESS: &str = "-ingress";
 
@@ -144,12 +147,13 @@ impl NoBpfFileSystem {
                 ),
             };
         }
-        let usual = Path::new("/sys/fs/bpf");
-        let place = if root.starts_with(usual) { usual } else { root.parent().unwrap_or(root) };
-        NoBpfFileSystem {
-            what: format!("{shown} is not on a BPF file system"),
-            remedy: format!("`mount -t bpf bpf {}`", place.display()),
-        }
+        // A mount at a directory above another one than the kernel's own place would hide what lies beside it.
+        let remedy = if root.starts_with(BPF_FS_PLACE) {
+            format!("`mount -t bpf bpf {BPF_FS_PLACE}`")
+        } else {
+            format!("`mkdir -p {shown} && mount -t bpf bpf {shown}`")
+        };
+        NoBpfFileSystem { what: format!("{shown} is not on a BPF file system"), remedy }
     }
 }
 
@@ -343,8 +347,11 @@ mod tests {
             NoBpfFileSystem::with_mounts(Path::new(root), mounts, |name| name == "blue")
         };
         assert_eq!(says("/sys/fs/bpf/palisade", node).remedy, "`mount -t bpf bpf /sys/fs/bpf`");
-        assert_eq!(says("/run/bpf/pins", node).remedy, "`mount -t bpf bpf /run/bpf`");
-        assert_eq!(says("/run/bpf/pins", inside).remedy, "`mount -t bpf bpf /run/bpf`");
+        for root in ["/run/palisade-bpf", "/run/bpf/pins", "/pins"] {
+            let remedy = format!("`mkdir -p {root} && mount -t bpf bpf {root}`");
+            assert_eq!(says(root, node).remedy, remedy, "nothing beside it is hidden");
+            assert_eq!(says(root, inside).remedy, remedy);
+        }
         let hidden = says("/sys/fs/bpf/palisade", inside);
         assert!(hidden.what.contains("`ip netns exec blue`"), "{hidden:?}");
         assert!(hidden.remedy.contains("nsenter --net=/run/netns/blue"), "{hidden:?}");
