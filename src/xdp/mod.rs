@@ -48,7 +48,7 @@ pub use libbpf::link::{
     NoBpfFileSystem, Pins, check_tcx, is_on_bpf_file_system, namespace_cookie, offload_pin, program_pin,
     sweep,
 };
-pub use libbpf::pinned::{PinDirectory, is_pin_in_use, pin_directories};
+pub use libbpf::pinned::{PinDirectory, PinUse, own_pin_use, pin_directories};
 pub use loss_counters::{LossCounters, LostFrames};
 pub use memory_port::MemoryPeer;
 pub use multi_buffer::mtu_of_this_kernel;

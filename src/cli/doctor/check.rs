@@ -61,5 +61,9 @@ pub(super) fn start_or(step: &str) -> String {
     format!("start the switch; or give it up{condition}: {step}")
 }
 
+/// Remedy of a check that needs to see all processes of the machine, and what they have open.
+pub(super) const SEEING_ALL: &str =
+    "run `palisade doctor` on the node as root, with all capabilities (CAP_SYS_PTRACE too)";
+
 /// Remedy of a check that needs a privilege.
 pub(super) const AS_ROOT: &str = "run `palisade doctor` as root";

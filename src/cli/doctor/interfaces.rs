@@ -7,29 +7,27 @@ use std::path::Path;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::check::{AS_ROOT, Check, start_or};
+use super::check::{AS_ROOT, Check, SEEING_ALL, start_or};
 use crate::config::{Config, PortConfig};
 use crate::control::protocol::PortInfo;
 use crate::dataplane::{PortKind, check_link, is_offloadable, is_upcall_device, offload_obstacle};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
-use crate::xdp::{XdpError, check_tcx, has_program_of_switch, is_pin_in_use, offload_pin, program_pin};
+use crate::xdp::{PinUse, XdpError, check_tcx, has_program_of_switch, offload_pin, program_pin};
 
-/// Condition of an interface whose pin a process has open, though no switch answers at the control socket.
-const OF_ANOTHER: &str = "has the program of a running switch with another control socket";
 /// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
 const IPV6_MTU_MIN: u32 = 1280;
 
-/// Checks the interfaces of all ports. `running` has the ports of the running switch.
-pub(super) fn checks(config: &Config, running: Option<&[PortInfo]>) -> Vec<Check> {
+/// Checks the interfaces of all ports. `running` has the ports of the running switch, or where none answers the use of the pins.
+pub(super) fn checks(config: &Config, running: Result<&[PortInfo], &PinUse>) -> Vec<Check> {
     let workers = config.dataplane_settings().map_or(1, |settings| settings.cores.len());
     let of_port = |port: &PortConfig| match &port.namespace {
         Some(namespace) => vec![tap_namespace(port, namespace)],
         None => of_interface(port, workers, running, config),
     };
     let mut checks: Vec<Check> = config.ports.iter().flat_map(of_port).collect();
-    if let Some(running) = running {
+    if let Ok(running) = running {
         checks.extend(running.iter().filter_map(not_offloaded_by_switch));
     } else {
         checks.extend(offload(config));
@@ -129,7 +127,7 @@ fn tap_namespace(port: &PortConfig, namespace: &str) -> Check {
 fn of_interface(
     port: &PortConfig,
     workers: usize,
-    running: Option<&[PortInfo]>,
+    running: Result<&[PortInfo], &PinUse>,
     config: &Config,
 ) -> Vec<Check> {
     let pins = &config.xdp.pin_directory;
@@ -163,18 +161,14 @@ fn of_interface(
         Some(open) => {
             let mode = if open.report.native { "in the driver" } else { "in the generic hook" };
             let copies = if open.report.zero_copy { "zero-copy" } else { "with a copy" };
-            let offload =
-                if open.report.offloaded { "; the kernel forwards established flows" } else { "" };
+            let offload = if open.report.offloaded { "; the kernel forwards established flows" } else { "" };
             Check::ok(subject, format!("XDP {mode}, {copies}, by the running switch{offload}"))
         }
-        None => match offload_pin(pins, interface.index).filter(|_| running.is_none()) {
-            Some(pin) if is_pin_in_use(&pin) => Check::ok(subject, OF_ANOTHER),
-            Some(pin) if port.kind == PortKind::Pod => Check::finding(
-                subject,
-                "has the program of a switch that does not run: every frame is dropped when its lease is over",
-                start_or(&format!("rm {}", pin.display())),
-            ),
-            _ => program(subject, &interface, running.is_some(), pins),
+        None => match (running, offload_pin(pins, interface.index)) {
+            (Err(used), Some(pin)) if port.kind == PortKind::Pod => {
+                of_no_answer(subject, used, " when its lease is over", &format!("rm {}", pin.display()))
+            }
+            _ => program(subject, &interface, running.err(), pins),
         },
     });
     checks
@@ -247,23 +241,33 @@ fn sees_programs() -> bool {
     held.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::BPF)
 }
 
-fn program(subject: &str, interface: &Interface, is_running: bool, pins: &Path) -> Check {
+/// Checks an interface with the program of a switch where none answers at the control socket. `step` takes the program off.
+fn of_no_answer(subject: &str, used: &PinUse, when: &str, step: &str) -> Check {
+    match used {
+        PinUse::Open => Check::ok(subject, "has the program of a running switch with another control socket"),
+        PinUse::Left => Check::finding(
+            subject,
+            format!("has the program of a switch that does not run: every frame is dropped{when}"),
+            start_or(step),
+        ),
+        PinUse::Unseen(reason) => {
+            let what = format!("has the program of a switch; whether that runs is not seen: {reason}");
+            Check::unseen(subject, what, SEEING_ALL)
+        }
+    }
+}
+
+/// Checks the XDP program of an interface. `used` is the use of the pins where no switch answers.
+fn program(subject: &str, interface: &Interface, used: Option<&PinUse>, pins: &Path) -> Check {
     let name = &interface.name;
     match has_program_of_switch(interface) {
         Ok(false) => Check::ok(subject, "no XDP program"),
-        Ok(true) if is_running => Check::ok(subject, "has an XDP program of a switch"),
         Ok(true) => {
+            let Some(used) = used else { return Check::ok(subject, "has an XDP program of a switch") };
             let pin = program_pin(pins, interface.index);
-            if pin.as_ref().is_some_and(|pin| is_pin_in_use(pin)) {
-                return Check::ok(subject, OF_ANOTHER);
-            }
             let step =
                 pin.map_or(format!("ip link set dev {name} xdp off"), |pin| format!("rm {}", pin.display()));
-            Check::finding(
-                subject,
-                "has the XDP program of a switch that does not run: every frame is dropped",
-                start_or(&step),
-            )
+            of_no_answer(subject, used, "", &step)
         }
         Err(XdpError::ForeignProgram { id, .. }) if !sees_programs() => {
             Check::unseen(subject, format!("has an XDP program (id {id}) of an unknown owner"), AS_ROOT)

@@ -8,21 +8,21 @@ use std::path::Path;
 
 use rustix::process::geteuid;
 
-use super::check::{AS_ROOT, Check, start_or};
+use super::check::{AS_ROOT, Check, SEEING_ALL, start_or};
 use crate::config::Config;
 use crate::control::protocol::Status;
 use crate::control::{Client, ClientError};
 use crate::dataplane::FlowMemory;
 use crate::netlink::{Interface, NODE_ROUTE_PROTOCOL, node_routes_of_the_switch};
-use crate::xdp::{NoBpfFileSystem, PinDirectory, pin_directories};
+use crate::xdp::{NoBpfFileSystem, PinDirectory, PinUse, pin_directories};
 
 /// Most problems of the running switch in the report.
 const PROBLEMS_MAX: usize = 20;
 /// Most names of interfaces in one sentence.
 const NAMES_MAX: usize = 8;
 
-/// Checks sockets, pins and the flow table of a configuration.
-pub(super) fn checks(config: &Config) -> Vec<Check> {
+/// Checks sockets, pins and the flow table of a configuration. `used` is the use of the pins of this network namespace.
+pub(super) fn checks(config: &Config, used: &PinUse) -> Vec<Check> {
     let control = &config.control;
     let mut checks = Vec::new();
     let is_running = socket(&control.socket, "control socket", &mut checks);
@@ -37,7 +37,7 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
         socket(path, "read-only socket", &mut checks);
     }
     checks.extend(pins(&config.xdp.pin_directory, running));
-    checks.push(node_routes(is_running));
+    checks.push(node_routes(if is_running { &PinUse::Open } else { used }));
     if let FlowMemory::Directory { path, fallback } = config.flow_memory() {
         let there = [Some(&path), fallback.as_ref()].into_iter().flatten().find(|path| path.exists());
         checks.push(flows(there.unwrap_or(&path), is_running));
@@ -125,13 +125,12 @@ fn pins(root: &Path, running: Option<u32>) -> Vec<Check> {
     };
     // Interfaces that a switch has closed have pins that no process has open.
     let own_switch = running.map(is_in_own_network);
-    let is_used = |directory: &PinDirectory| match own_switch {
-        _ if directory.is_in_use => true,
-        Some(true) => directory.is_own,
-        Some(false) => true,
-        None => false,
+    let used = |directory: &PinDirectory| match own_switch {
+        Some(true) if directory.is_own => PinUse::Open,
+        Some(false) => PinUse::Open,
+        _ => directory.used.clone(),
     };
-    directories.iter().map(|directory| of_directory(subject, directory, is_used(directory))).collect()
+    directories.iter().map(|directory| of_directory(subject, directory, used(directory))).collect()
 }
 
 /// Whether a process is in the network namespace of this one. False if that cannot be told.
@@ -141,13 +140,15 @@ fn is_in_own_network(process: u32) -> bool {
     other.is_some() && other == of("self")
 }
 
-fn of_directory(subject: &str, directory: &PinDirectory, is_used: bool) -> Check {
+fn of_directory(subject: &str, directory: &PinDirectory, used: PinUse) -> Check {
     let (shown, count) = (directory.path.display(), directory.files.len());
-    if is_used {
-        return Check::ok(subject, format!("{count} of a running switch in {shown}"));
-    }
-    if !geteuid().is_root() {
-        return Check::unseen(subject, format!("{count} in {shown}, of an unknown owner"), AS_ROOT);
+    match used {
+        PinUse::Open => return Check::ok(subject, format!("{count} of a running switch in {shown}")),
+        PinUse::Unseen(reason) => {
+            let what = format!("{count} in {shown}; whether their switch runs is not seen: {reason}");
+            return Check::unseen(subject, what, SEEING_ALL);
+        }
+        PinUse::Left => {}
     }
     let names = directory.files.iter().filter_map(|file| file.file_name()?.to_str());
     let index = |name: &str| name.split('-').next().and_then(|index| index.parse::<u32>().ok());
@@ -173,16 +174,20 @@ fn name_of(index: u32, directory: &PinDirectory) -> String {
     interface.map_or_else(|| index.to_string(), |interface| interface.name)
 }
 
-/// Checks the routes of a switch in the node's table.
-fn node_routes(is_running: bool) -> Check {
+/// Checks the routes of a switch in the node's table. `used` is the use of its pins.
+fn node_routes(used: &PinUse) -> Check {
     let subject = "node's routes";
-    match node_routes_of_the_switch() {
-        Err(error) => Check::unseen(subject, error.to_string(), AS_ROOT),
-        Ok(0) => Check::ok(subject, "none is the switch's".to_owned()),
-        Ok(count) if is_running => {
+    match (node_routes_of_the_switch(), used) {
+        (Err(error), _) => Check::unseen(subject, error.to_string(), AS_ROOT),
+        (Ok(0), _) => Check::ok(subject, "none is the switch's".to_owned()),
+        (Ok(count), PinUse::Open) => {
             Check::ok(subject, format!("{count} to pods of other nodes are the switch's"))
         }
-        Ok(count) => Check::finding(
+        (Ok(count), PinUse::Unseen(reason)) => {
+            let what = format!("{count} are of a switch; whether that runs is not seen: {reason}");
+            Check::unseen(subject, what, SEEING_ALL)
+        }
+        (Ok(count), PinUse::Left) => Check::finding(
             subject,
             format!("{count} are of a switch that does not run"),
             format!(

@@ -18,6 +18,7 @@ use self::check::{Check, State};
 use super::{CliError, Output, output};
 use crate::config::Config;
 use crate::control::{Client, protocol::PortInfo};
+use crate::xdp::own_pin_use;
 
 /// Check the node and the interfaces of a configuration, and say what to do about each finding
 ///
@@ -48,12 +49,13 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<ExitCode, CliError> 
     let mut config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     config.control.socket = arguments.socket.clone().unwrap_or(config.control.socket);
     let running = running_ports(&config);
+    let used = own_pin_use(&config.xdp.pin_directory);
     let mut checks = host::checks(&config);
-    checks.extend(interfaces::checks(&config, running.as_deref()));
+    checks.extend(interfaces::checks(&config, running.as_deref().ok_or(&used)));
     checks.extend(external_ports::check(&config));
     checks.extend(services::checks(&config));
     checks.extend(tunnel::checks(&config));
-    checks.extend(leftovers::checks(&config));
+    checks.extend(leftovers::checks(&config, &used));
     match arguments.output {
         Output::Json => output::json(&checks)?,
         Output::Table => output::text(&text(&checks))?,

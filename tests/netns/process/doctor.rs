@@ -5,11 +5,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use palisade::control::protocol::PortState;
 use palisade::lab::{Lab, LabSpec, PodPorts};
 use palisade::netlink::Interface;
 use palisade::xdp::namespace_cookie;
 use serde_json::Value;
 
+use crate::support::veth::{host_end, ip, wait_for};
 use crate::support::{Rig, isolated, spec_of};
 
 /// Directory of a test, removed on drop.
@@ -184,6 +186,25 @@ fn the_remains_of_a_killed_switch_with_offloaded_ports_are_found() {
 }
 
 #[test]
+fn an_interface_that_a_running_switch_has_closed_is_no_remain() {
+    let Some(_isolated) = isolated() else { return };
+    let scratch = Scratch::new("closed");
+    let rig = Rig::of(&spec_of(&["client"]), "");
+    let pod = rig.pod("client");
+    let interface = host_end(&pod);
+    ip(&format!("link set {interface} mtu 65535"));
+    wait_for(&rig.switch, &pod, PortState::Down, "MTU 65535");
+    let text = format!(
+        "[control]\nsocket = \"{}\"\n[[ports]]\nname = \"{interface}\"\nkind = \"pod\"\n",
+        scratch.0.join("other.sock").display()
+    );
+    let (_, checks) = doctor(&["env"], &scratch.config(&text));
+    assert_says(&checks, "ok", "BPF pins", "1 of a running switch");
+    let what = "has the program of a running switch with another control socket";
+    assert_says(&checks, "ok", &format!("interface {interface}"), what);
+}
+
+#[test]
 fn a_port_that_the_running_switch_does_not_offload_is_found_with_the_reason() {
     let Some(_isolated) = isolated() else { return };
     let scratch = Scratch::new("refused");
@@ -239,7 +260,20 @@ fn finds_remains(ports: PodPorts) {
     let (_, checks) = doctor(&["env"], &other);
     assert_says(&checks, "ok", "BPF pins", "of a running switch");
     assert_says(&checks, "ok", &subject, "has the program of a running switch with another control socket");
+    // Nor for one who does not see the switch: a user, and root without the right to trace and with fewer than its rights.
+    let assert_unseen = |before: &[&str]| {
+        let (_, checks) = doctor(before, &other);
+        assert_says(&checks, "unseen", "BPF pins", "whether their switch runs is not seen: ");
+        assert_says(&checks, "unseen", &subject, "has ");
+        let remedies = checks.iter().filter_map(|check| check["remedy"].as_str());
+        let removing: Vec<&str> = remedies.filter(|remedy| remedy.contains("/sys/fs/bpf")).collect();
+        assert_eq!(removing, [""; 0], "{before:?}");
+    };
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    assert_unseen(&user);
+    assert_unseen(&["setpriv", "--bounding-set=-sys_ptrace,-sys_nice"]);
     rig.switch.kill().unwrap();
+    assert_unseen(&user);
     let (code, checks) = doctor(&["env"], &config);
     assert_eq!(code, 1);
     assert_says(&checks, "finding", "control socket", "left of a switch that has ended");
