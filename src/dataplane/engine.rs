@@ -32,6 +32,9 @@ pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running dataplane.
 pub struct Dataplane {
+    /// Files that the start has made, until it has succeeded. This field drops first: while `core` has the lock of the flow
+    /// table's directory, no other start has taken the files over.
+    new_files: Mutex<NewFiles>,
     pub(super) core: Core,
     pub(super) binders: Vec<Binder>,
     pub(super) prefer_busy_poll: bool,
@@ -55,8 +58,6 @@ pub struct Dataplane {
     pub(super) without_xdp: Option<String>,
     /// Pinned links of XDP programs, or the reason why there are none.
     pub(super) pins: Result<Pins, String>,
-    /// Files that the start has made, until it has succeeded.
-    new_files: Mutex<NewFiles>,
     /// Program that closes interfaces without a port, loaded for the first of them.
     pub(super) guards: Mutex<Option<Guards>>,
     /// Whether the start has succeeded. After that, programs of earlier runs are not restored.
@@ -117,7 +118,6 @@ impl Dataplane {
             })?);
         }
         let (ports, losses, resolver) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let prefer_busy_poll = settings.prefer_busy_poll;
         let reschedulers = reschedulers(&settings.cores)?;
         if let (Ok(pins), None) = (&pins, &settings.offload) {
             core.remove_offload_maps(pins);
@@ -134,11 +134,11 @@ impl Dataplane {
             }
             _ => None,
         };
-        let turns = Mutex::new(vec![(0, Instant::now()); core.workers()]);
         let mut dataplane = Dataplane {
+            new_files,
             core,
             binders,
-            prefer_busy_poll,
+            prefer_busy_poll: settings.prefer_busy_poll,
             masquerade: settings.masquerade.clone(),
             tunnel: settings.tunnel.clone(),
             threads: Vec::new(),
@@ -150,10 +150,9 @@ impl Dataplane {
             resolver,
             without_xdp,
             pins,
-            new_files,
             guards: Mutex::default(),
             is_started: AtomicBool::new(false),
-            turns,
+            turns: Mutex::new(vec![(0, Instant::now()); settings.cores.len()]),
         };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(worker.start(*core, settings.scheduling)?);
