@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::capture::Captures;
-use super::conntrack::storage::{Storage, StorageError, table_bytes};
+use super::conntrack::storage::{NewDirectory, Storage, StorageError, table_bytes};
 use super::conntrack::{Conntrack, QuotaClass};
 use super::endpoints::{Endpoints, Link, SaveProblem};
 use super::fib::port::PortView;
@@ -47,14 +47,14 @@ pub(super) use self::new_files::NewFiles;
 
 /// Control side of a dataplane.
 pub(super) struct Core {
+    /// Directory of the flow table, if this process has made it. This field drops first, while `state` has the lock.
+    pub(super) new_directory: NewDirectory,
     pub(super) shared: Arc<Shared>,
     cores: Vec<usize>,
     flow_table: FlowTableReport,
     /// Start of this process's switch. The clock of the flow table may begin at the boot of the machine.
     started: Instant,
     pub(super) save_problem: SaveProblem,
-    /// Directory of the flow table, if this process has made it.
-    new_directory: Option<PathBuf>,
     /// Reason for which no flow is offloaded though the settings have it.
     pub(super) offload_refused: Option<String>,
     state: Mutex<State>,
@@ -130,7 +130,8 @@ impl Core {
             ))
         })?;
         let now_ms = start.elapsed().as_millis() as u32;
-        let Opened { mut conntrack, bindings, mut endpoints, first, new_directory, report } =
+        // The last ones drop first: the new directory while `endpoints` has the lock.
+        let Opened { mut conntrack, bindings, mut endpoints, first, report, new_directory } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let external_ports = ExternalPorts::open(settings, &conntrack)?;
         let (offload, offload_refused) =
@@ -163,12 +164,12 @@ impl Core {
         let (started, state) = (Instant::now(), Mutex::new(state));
         let trial = OnceLock::new();
         Ok(Core {
+            new_directory,
             shared,
             cores,
             flow_table: report,
             started,
             save_problem,
-            new_directory,
             offload_refused,
             state,
             trial,
@@ -361,7 +362,7 @@ struct Opened {
     /// Generation of the first snapshot.
     first: Generation,
     /// Directory of the table, if this process has made it.
-    new_directory: Option<PathBuf>,
+    new_directory: NewDirectory,
     report: FlowTableReport,
 }
 
@@ -389,7 +390,6 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
     };
     let stored = opened.map_err(|error| StartError::Setup(error.to_string()))?;
     let directory = Some(stored.storage.directory().to_owned());
-    let new_directory = directory.clone().filter(|_| stored.storage.is_new());
     let mut notes = Vec::new();
     notes.extend(stored.fresh.map(|reason| format!("the table is a new one: {reason}")));
     if huge_pages && !stored.huge {
@@ -412,7 +412,7 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
         torn: stored.recovered.torn,
         notes,
     };
-    let (conntrack, first) = (stored.table, stored.generation);
+    let (conntrack, first, new_directory) = (stored.table, stored.generation, stored.new_directory);
     Ok(Opened { conntrack, bindings, endpoints, first, new_directory, report })
 }
 
@@ -430,7 +430,7 @@ fn in_process(
     let (bindings, _) =
         open_bindings(None, settings.flows_max, huge_pages).map_err(|error| no_bindings(&error))?;
     let report = FlowTableReport { capacity: settings.flows_max, notes, ..FlowTableReport::default() };
-    let (endpoints, first, new_directory) = (Endpoints::default(), Generation(0), None);
+    let (endpoints, first, new_directory) = (Endpoints::default(), Generation(0), NewDirectory::default());
     Ok(Opened { conntrack, bindings, endpoints, first, new_directory, report })
 }
 

@@ -354,7 +354,11 @@ mod tests {
     fn the_written_file_is_read_unless_it_is_damaged_or_of_another_table() {
         let directory = PathBuf::from(format!("/dev/shm/palisade-endpoints-{}", std::process::id()));
         let settings = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
-        let open = || Storage::open(&directory, &settings, false, 0).unwrap().storage;
+        let open = || {
+            let mut stored = Storage::open(&directory, &settings, false, 0).unwrap();
+            stored.new_directory.keep();
+            stored.storage
+        };
         let pods = vec![record("a", 1, link(7), ADDRESS), record("b", 2, link(8), "fd00::7")];
         let mut endpoints = Endpoints { storage: Some(open()), ..Endpoints::default() };
         endpoints.write(pods.clone());

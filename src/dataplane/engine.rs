@@ -101,9 +101,9 @@ impl Dataplane {
 
     /// Starts the workers. They forward no packet before the control side opens ports and publishes a state.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
-        let core = Core::new(settings, boot_instant())?;
+        let mut core = Core::new(settings, boot_instant())?;
         let pins = Pins::open(&settings.pin_directory);
-        let new_files = Mutex::new(core.new_files(pins.as_ref().ok()));
+        let new_files = Mutex::new(core.take_new_files(pins.as_ref().ok()));
         tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();

@@ -69,7 +69,8 @@ impl Simulation {
     /// Creates a dataplane with one worker for each of `settings.cores`, and without ports.
     pub fn new(settings: &Settings) -> Result<Simulation, StartError> {
         let start = Instant::now();
-        let core = Core::new(settings, start)?;
+        let mut core = Core::new(settings, start)?;
+        core.new_directory.keep();
         let worker = |number: usize| {
             let (umem, frames) = Umem::in_memory(settings.frames_per_worker);
             Worker::new(

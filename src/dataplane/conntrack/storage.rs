@@ -77,6 +77,8 @@ pub(crate) enum StorageError {
 
 /// A table in a file.
 pub(crate) struct Stored {
+    /// This field drops first, while `storage` has the lock.
+    pub(crate) new_directory: NewDirectory,
     pub(crate) table: Conntrack,
     pub(crate) storage: Storage,
     /// The generation to begin with, later than any that evaluated a flow of the table.
@@ -94,14 +96,28 @@ pub(crate) struct Storage {
     file: File,
     /// Random identifier of this table.
     id: u64,
-    lock: DirectoryLock,
+    _lock: File,
 }
 
-/// Lock of a directory.
-struct DirectoryLock {
-    _file: File,
-    /// Whether this process has made the directory.
-    is_new: bool,
+/// Directory that this process has made, if it has, removed on drop. Whoever has it keeps the lock longer.
+#[derive(Default)]
+pub(crate) struct NewDirectory(Option<PathBuf>);
+
+impl NewDirectory {
+    /// Leaves the directory to the next process.
+    pub(crate) fn keep(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewDirectory {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.0
+            && let Err(error) = fs::remove_dir_all(directory)
+        {
+            tracing::warn!("the flow table in {} stays: {error}", directory.display());
+        }
+    }
 }
 
 /// Fields of the header that must match for a process to read the file.
@@ -121,7 +137,8 @@ impl Storage {
         huge_pages: bool,
         now_ms: u32,
     ) -> Result<Stored, StorageError> {
-        let lock = lock_directory(directory)?;
+        // The last one drops first.
+        let (lock, new_directory) = lock_directory(directory)?;
         let path = directory.join("table");
         let buckets = Conntrack::buckets_for(settings);
         let io = |what| {
@@ -145,8 +162,9 @@ impl Storage {
         let (memory, tags, entries, virtual_ends) = mapped?;
         let huge = huge_pages && memory.collapse();
         let table = Conntrack::of(tags, (entries, virtual_ends), seed, settings);
-        let storage = Storage { directory: directory.to_owned(), file: shared, id: header.id, lock };
+        let storage = Storage { directory: directory.to_owned(), file: shared, id: header.id, _lock: lock };
         let mut stored = Stored {
+            new_directory,
             table,
             storage,
             generation: Generation(0),
@@ -173,11 +191,6 @@ impl Storage {
         &self.directory
     }
 
-    /// Whether this process has made the directory.
-    pub(crate) fn is_new(&self) -> bool {
-        self.lock.is_new
-    }
-
     /// Random identifier of this table.
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -185,7 +198,7 @@ impl Storage {
 }
 
 /// Locks the directory for this process, and makes it if need be.
-fn lock_directory(directory: &Path) -> Result<DirectoryLock, StorageError> {
+fn lock_directory(directory: &Path) -> Result<(File, NewDirectory), StorageError> {
     let io = |what| move |source| StorageError::Io { what, path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
         fs::create_dir_all(parent).map_err(io("made"))?;
@@ -210,7 +223,7 @@ fn lock_directory(directory: &Path) -> Result<DirectoryLock, StorageError> {
         return Err(StorageError::OnDisk { path: directory.to_owned() });
     }
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(DirectoryLock { _file: lock, is_new: made }),
+        Ok(()) => Ok((lock, NewDirectory(made.then(|| directory.to_owned())))),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::Taken { path: directory.to_owned() }),
         Err(errno) => Err(io("locked")(errno.into())),
     }

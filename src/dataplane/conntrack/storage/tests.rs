@@ -36,13 +36,17 @@ impl Directory {
     /// Opens the directory. A program that another test has just started has the lock of a table until it begins.
     fn open_at(&self, now_ms: u32) -> Result<Stored, StorageError> {
         let open = || Storage::open(&self.0, &settings(FLOWS), false, now_ms);
+        let kept = |mut stored: Stored| {
+            stored.new_directory.keep();
+            stored
+        };
         for _ in 0..50 {
             match open() {
                 Err(StorageError::Taken { .. }) => std::thread::sleep(std::time::Duration::from_millis(10)),
-                opened => return opened,
+                opened => return opened.map(kept),
             }
         }
-        open()
+        open().map(kept)
     }
 
     fn word(&self, at: u64) -> u64 {
@@ -405,8 +409,24 @@ fn a_file_system_without_room_is_an_error_at_the_start_that_leaves_nothing() {
     let directory = Directory::new();
     let error = Storage::open(&directory.0, &settings(1 << 40), false, 0).err().unwrap();
     assert!(matches!(error, StorageError::Full { .. }), "{error}");
-    assert!(!directory.0.join("table").exists());
+    assert!(!directory.0.exists());
     assert!(directory.open().is_ok());
+    let error = Storage::open(&directory.0, &settings(1 << 40), false, 0).err().unwrap();
+    assert!(matches!(error, StorageError::Full { .. }), "{error}");
+    assert!(directory.0.exists(), "another process has made it");
+}
+
+#[test]
+fn a_directory_that_is_not_kept_goes_while_it_is_locked_and_one_of_a_process_before_stays() {
+    let directory = Directory::new();
+    let Stored { storage, new_directory, .. } =
+        Storage::open(&directory.0, &settings(FLOWS), false, 0).unwrap();
+    drop(new_directory);
+    assert!(!directory.0.exists());
+    drop(storage);
+    drop(directory.open().unwrap());
+    drop(Storage::open(&directory.0, &settings(FLOWS), false, 0).unwrap());
+    assert!(directory.0.exists());
 }
 
 /// Compares the bytes of known flows with those of [`LAYOUT`]: a change needs another version.
