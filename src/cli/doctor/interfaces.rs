@@ -14,7 +14,9 @@ use crate::dataplane::{PortKind, check_link, is_offloadable, is_upcall_device, o
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::netlink::{Interface, NetlinkError, NetworkNamespace, VethPeer};
-use crate::xdp::{PinUse, XdpError, check_tcx, has_program_of_switch, offload_pin, program_pin};
+use crate::xdp::{
+    PinUse, XdpError, check_tcx, has_program_of_switch, is_on_bpf_file_system, offload_pin, program_pin,
+};
 
 /// Least MTU of a link with IPv6. RFC 8200 section 5: "1280 octets or greater".
 const IPV6_MTU_MIN: u32 = 1280;
@@ -67,6 +69,16 @@ fn not_offloaded(port: &PortConfig, config: &Config) -> Option<Check> {
     let name = port.interface.as_deref().unwrap_or(&port.name);
     let reason = offload_obstacle(port.kind, port.vlan, &Interface::find(name).ok()?)?;
     Some(offload_refused(&format!("interface {name}"), &reason))
+}
+
+/// Whether a start would offload the flows of a port, as far as this process may see.
+fn would_offload(port: &PortConfig, config: &Config, interface: &Interface) -> bool {
+    let may_have_tcx =
+        check_tcx().map_or_else(|error| error.kind() == ErrorKind::PermissionDenied, |()| true);
+    config.offload.is_on()
+        && may_have_tcx
+        && is_on_bpf_file_system(&config.xdp.pin_directory)
+        && offload_obstacle(port.kind, port.vlan, interface).is_none()
 }
 
 fn offload_refused(subject: &str, reason: &str) -> Check {
@@ -145,15 +157,16 @@ fn of_interface(
     if let Err(error) = check_link(port.kind, &interface) {
         checks.push(Check::finding(subject, error.to_string(), "no port opens on it as it is"));
     }
+    let open = running.into_iter().flatten().find(|open| open.report.interface_index == interface.index);
+    let is_offloaded =
+        open.map_or_else(|| would_offload(port, config, &interface), |open| open.report.offloaded);
     // Workers read an offloaded port by a device of the switch.
-    let is_offloaded = config.offload.is_on() && offload_obstacle(port.kind, port.vlan, &interface).is_none();
     if port.kind != PortKind::Pod || !is_offloaded {
         checks.push(queues(subject, &interface, workers));
     }
     if port.kind == PortKind::Host {
         checks.push(node_end(subject, &interface));
     }
-    let open = running.into_iter().flatten().find(|open| open.report.interface_index == interface.index);
     checks.push(match open {
         Some(open) if open.report.offloaded && port.kind == PortKind::Pod => {
             Check::ok(subject, "offloaded by the running switch: the kernel forwards established flows")

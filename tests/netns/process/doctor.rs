@@ -82,11 +82,17 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
     inside(
         "link add two numrxqueues 2 numtxqueues 2 type veth peer name two-peer numrxqueues 2 numtxqueues 2",
     );
-    for link in ["one", "one-peer", "two", "two-peer"] {
+    // Flows of this port are offloaded where there is a BPF file system.
+    let pod = Namespace("doctor-pod".to_owned());
+    assert!(Command::new("ip").args(["netns", "add", &pod.0]).status().unwrap().success());
+    inside("link add far numrxqueues 3 numtxqueues 3 type veth peer name far-peer");
+    inside(&format!("link set far-peer netns {}", pod.0));
+    for link in ["one", "one-peer", "two", "two-peer", "far"] {
         inside(&format!("link set {link} up"));
     }
     inside("link add idle type veth peer name idle-peer");
-    let ports: String = [("one", "fd00::1"), ("two", "10.0.0.2"), ("idle", "10.0.0.3"), ("absent", "10.0.0.4")]
+    let ports: String =
+        [("one", "fd00::1"), ("two", "10.0.0.2"), ("idle", "10.0.0.3"), ("absent", "10.0.0.4"), ("far", "10.0.0.5")]
         .map(|(name, address)| {
             format!("[[ports]]\nname = \"{name}\"\nkind = \"pod\"\npod = \"default/{name}\"\npod_addresses = [\"{address}\"]\n")
         })
@@ -122,6 +128,11 @@ fn interfaces_that_a_port_cannot_use_well_are_found_with_remedies() {
         "is hidden by the /sys that `ip netns exec doctor` has mounted",
     );
     assert_says(&checks, "ok", "kernel", "has tcx");
+    let unserved = "3 receive queues, of which workers serve 2: frames of the others are dropped";
+    assert_says(&checks, "finding", "interface far", unserved);
+    let (_, with_pins) = doctor(&["nsenter", &format!("--net=/run/netns/{}", namespace.0)], &config);
+    assert_says(&with_pins, "ok", "interface far", "no XDP program");
+    assert!(!with_pins.iter().any(|check| check["what"] == unserved), "{with_pins:#?}");
     assert_says(&checks, "finding", "interface idle", "is down");
     assert_says(&checks, "finding", "interface absent", "does not exist");
     assert_says(&checks, "finding", "port tap", "palisade-no-such-namespace is not there");
