@@ -9,7 +9,6 @@ use super::batch::Batch;
 use super::context::Context;
 use super::flow::established::apply_to_flow;
 use super::flow::revalidate::{Revalidation, revalidate};
-use super::pass_segment::pass_segment;
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, goes_back, route, route_back};
 use super::translate::{
@@ -115,7 +114,8 @@ fn advance_fast(batch: &mut Batch, i: usize, context: &Context<'_>, hit: &Hit<'_
     let is_fast =
         (packet.kind == Kind::Flow) & !packet.first_fragment & !packet.translated & adjacency.takes(packet)
             && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out)
-            && (packet.protocol != Protocol::TCP || pass_segment(packet, context, flow.from_low, hit.slot()));
+            && (packet.protocol != Protocol::TCP
+                || context.conntrack.pass_segment(hit.slot(), flow.from_low, packet));
     if is_fast {
         batch.adjacencies[i] = adjacency;
         hit.entry.count(flow.from_low, bytes, context.now_ms);
@@ -197,7 +197,8 @@ impl Advance<'_> {
         let bytes = packet.ip_bytes();
         let is_plain = !packet.first_fragment & adjacency.takes(packet)
             && snapshot.is_current(flow_word.policy_epoch(), self.batch.in_ports[i], adjacency.out)
-            && (packet.protocol != Protocol::TCP || pass_segment(packet, self.context, flow.from_low, slot))
+            && (packet.protocol != Protocol::TCP
+                || self.context.conntrack.pass_segment(slot, flow.from_low, packet))
             && translate_plain(self.batch, i, self.context, by_client, slot);
         if is_plain {
             self.batch.adjacencies[i] = adjacency;

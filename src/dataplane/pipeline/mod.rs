@@ -26,7 +26,6 @@ mod fragments;
 pub(super) mod gateway;
 mod lookup;
 mod parse;
-mod pass_segment;
 mod police;
 pub(super) mod policy_batch;
 mod rewrite;

@@ -33,6 +33,7 @@ mod lookup;
 mod lookup_batch;
 mod lookup_tags_first;
 mod offloaded;
+mod pass_segment;
 mod placement;
 mod quota_class;
 mod remove;

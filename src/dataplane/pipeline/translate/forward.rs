@@ -16,7 +16,6 @@ use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::pipeline::batch::{Batch, Disposition};
 use crate::dataplane::pipeline::context::Context;
 use crate::dataplane::pipeline::parse::parse_quoted;
-use crate::dataplane::pipeline::pass_segment::pass_segment;
 use crate::dataplane::service::{
     BindingEnd, BindingKey, BindingKind, BindingLookup, Owner, ServiceFib, SourceChoice, Translation,
     TranslationKind,
@@ -280,7 +279,7 @@ fn pass_segment_to<'a>(
     let (key, from_low) = Key::of(&Packet { dst: to.0, dst_port: to.1, ..*packet });
     let is_known =
         entry.matches(&key, from_low) && entry.flow_word(from_low).plain_hop_translated().is_some();
-    (is_known && pass_segment(packet, context, from_low, slot)).then_some((entry, from_low))
+    (is_known && context.conntrack.pass_segment(slot, from_low, packet)).then_some((entry, from_low))
 }
 
 /// Translates any other packet of a flow, by the binding of its flow. Returns the preferred backend of a packet without one.

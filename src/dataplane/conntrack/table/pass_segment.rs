@@ -1,7 +1,8 @@
 //! Segments that go on in an established connection: most packets of TCP.
 
-use super::context::Context;
-use crate::dataplane::conntrack::{Segment, Slot};
+use super::super::tcp::Segment;
+use super::layout::Conntrack;
+use super::slot::Slot;
 use crate::dataplane::packet::Packet;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
@@ -24,13 +25,14 @@ fn data_segment(packet: &Packet) -> Option<Segment> {
     })
 }
 
-/// Takes the numbers of a segment into its connection, which is established as the sender's half of the entry has it. Returns false
-/// if the segment may change the state, or if the kernel forwards the connection too: the slow path takes the numbers then, again
-/// where they are taken.
-#[inline(always)]
-pub(super) fn pass_segment(packet: &Packet, context: &Context<'_>, from_low: bool, slot: Slot) -> bool {
-    let conntrack = context.conntrack;
-    let Some(segment) = data_segment(packet).filter(|_| !conntrack.is_offloaded(slot)) else { return false };
-    conntrack.entry(slot).pass_segment(from_low, &segment);
-    !conntrack.was_offloaded_meanwhile(slot)
+impl Conntrack {
+    /// Takes the numbers of a segment into its connection, which is established as the sender's half of the entry has it. Returns
+    /// false if the segment may change the state, or if the kernel forwards the connection too: the caller takes the numbers then,
+    /// again where they are taken.
+    #[inline(always)]
+    pub(crate) fn pass_segment(&self, slot: Slot, from_low: bool, packet: &Packet) -> bool {
+        let Some(segment) = data_segment(packet).filter(|_| !self.is_offloaded(slot)) else { return false };
+        self.entry(slot).pass_segment(from_low, &segment);
+        !self.was_offloaded_meanwhile(slot)
+    }
 }
