@@ -1,5 +1,7 @@
 //! Counters of frames that the kernel drops before a worker receives them, each counted once.
 
+use std::fs;
+
 use palisade::dataplane::{Gateway, PortCounters};
 use palisade::lab::{POD_INTERFACE, Pod, PodPorts};
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,6 +24,14 @@ fn lost(port: &PortCounters) -> u64 {
     port.lost.values().sum()
 }
 
+/// Whether every thread of a process is stopped: a signal stops a thread when that runs.
+fn is_stopped(process: u32) -> bool {
+    fs::read_dir(format!("/proc/{process}/task")).unwrap().all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('T')
+    })
+}
+
 /// Sends frames while the switch is stopped by SIGSTOP. Returns the counters once they account for all
 /// frames.
 fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
@@ -36,6 +46,7 @@ fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
         .unwrap();
     let switch = Pid::from_raw(rig.switch.pid() as i32).unwrap();
     kill_process(switch, Signal::STOP).unwrap();
+    eventually("the switch stands", || is_stopped(rig.switch.pid()));
     (0..FRAMES).for_each(|_| socket.send(&frame).unwrap());
     kill_process(switch, Signal::CONT).unwrap();
     let accounted = |port: &PortCounters| port.received + lost(port) - before.received - lost(&before);
