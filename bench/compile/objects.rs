@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv4Net};
 use palisade::net::flow::Protocol;
 use palisade::policy::objects::{
     AssignedMetadata, ContainerPort, LabelSelector, Labels, NetworkPolicy, NetworkPolicyRule, Peers, Pod,
-    PortMatch, Ports, Readiness, Requirement,
+    PortMatch, Ports, Requirement,
 };
 use palisade::tables::PodName;
 
@@ -19,16 +19,10 @@ pub(crate) fn pod(namespace: &str, name: &str, labels: Labels, address: u32, on_
     let port =
         |name: &str, port| ContainerPort { name: Some(name.to_owned()), protocol: Protocol::TCP, port };
     Pod {
-        name: PodName::new(namespace, name),
-        labels,
         addresses: vec![IpAddr::V4(Ipv4Addr::from_bits(address))],
-        placeholder: false,
         node: Some(node(on_node)),
-        host_ips: Vec::new(),
-        host_network: false,
-        finished: false,
-        readiness: Readiness::default(),
         ports: vec![port("http", 8080), port("metrics", 9090)],
+        ..Pod::new(PodName::new(namespace, name), labels)
     }
 }
 

@@ -134,9 +134,7 @@ impl TcpFlow {
         let flags = segment.flags;
         if flags.0 & (Flags::SYN | Flags::RST | Flags::FIN) == 0 && self.state == Established {
             let (ours, peer) = self.sender_first(sender);
-            if !ours.goes_on(segment, || peer.end) {
-                ours.pass(peer, segment);
-            }
+            ours.pass(peer, segment);
             return Outcome::Pass;
         }
         if flags.has(Flags::RST) {
@@ -357,17 +355,17 @@ impl TcpSide {
     }
 
     /// Takes the numbers of a segment of this side, without SYN, RST and FIN, that goes on in an established connection where
-    /// the side's last segment has ended. Returns false, and changes nothing, for one that [`TcpSide::pass`] has to compare with
-    /// all numbers of the peer.
+    /// the side's last segment has ended: as [`TcpSide::pass`], with less to read. Returns false, and changes nothing, for any
+    /// other segment.
     ///
-    /// A segment goes on that begins within the window which the peer is known to have offered, and acknowledges what its sender
-    /// has acknowledged before, or more of what the peer has sent, up to `peer_end`.
+    /// A segment goes on that ends within the window which the peer is known to have offered, and acknowledges what its sender has
+    /// acknowledged before, or more of what the peer has sent, up to `peer_end`.
     #[inline(always)]
     pub(super) fn goes_on(&mut self, segment: &Segment, peer_end: impl FnOnce() -> u32) -> bool {
         let end = segment.end();
         let goes_on = segment.flags.has(Flags::ACK)
             & self.has_sent()
-            & !after(segment.sequence, self.max_end.wrapping_add(1))
+            & !after(end, self.max_end)
             & !after(self.end, end)
             & (segment.scaled_window(self.scale) <= self.max_window)
             && (segment.acknowledgement == self.acknowledged
@@ -397,10 +395,12 @@ impl TcpSide {
         let peer_end_min = peer.end.wrapping_sub(self.max_window.max(ACKNOWLEDGED_LATE));
         let not_beyond = !after(segment.sequence, self.limit(peer).wrapping_add(1));
         let not_before = !after(self.end.wrapping_sub(peer.max_window), segment.end());
-        // A sender may wait for more than a window before it acknowledges again.
+        // A sender may wait for more than a window before it acknowledges again, and then acknowledge less than all.
+        let is_late = after(peer_end_min, segment.acknowledgement)
+            && !after(segment.acknowledgement, self.acknowledged);
         let acknowledges = !segment.flags.has(Flags::ACK)
             || segment.acknowledgement == self.acknowledged
-            || (!after(segment.acknowledgement, peer.end) && !after(peer_end_min, segment.acknowledgement));
+            || (!after(segment.acknowledgement, peer.end) && !is_late);
         not_beyond && not_before && acknowledges
     }
 

@@ -2,7 +2,7 @@
 
 use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::objects::{
-    ClusterNetworkPolicy, EndpointSlice, Labels, NetworkPolicy, Node, Pod, Readiness, Service,
+    ClusterNetworkPolicy, EndpointSlice, Labels, NetworkPolicy, Node, Pod, Service,
 };
 use crate::tables::{Direction, PodName};
 
@@ -35,18 +35,7 @@ impl UnreadWorkload {
 
     /// Pods by which selectors are tested.
     pub(super) fn pods(&self) -> impl Iterator<Item = Pod> {
-        self.labels.iter().map(|labels| Pod {
-            name: self.name.clone(),
-            labels: labels.clone(),
-            addresses: Vec::new(),
-            placeholder: false,
-            node: None,
-            host_ips: Vec::new(),
-            host_network: false,
-            finished: false,
-            readiness: Readiness::default(),
-            ports: Vec::new(),
-        })
+        self.labels.iter().map(|labels| Pod::new(self.name.clone(), labels.clone()))
     }
 }
 

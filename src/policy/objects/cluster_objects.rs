@@ -34,6 +34,24 @@ pub struct Pod {
     pub ports: Vec<ContainerPort>,
 }
 
+impl Pod {
+    /// A running pod without addresses and ports, whose node is not known.
+    pub fn new(name: PodName, labels: Labels) -> Pod {
+        Pod {
+            name,
+            labels,
+            addresses: Vec::new(),
+            placeholder: false,
+            node: None,
+            host_ips: Vec::new(),
+            host_network: false,
+            finished: false,
+            readiness: Readiness::default(),
+            ports: Vec::new(),
+        }
+    }
+}
+
 /// State of a pod as a backend of Services. Policy does not depend on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Readiness {

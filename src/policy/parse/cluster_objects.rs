@@ -145,20 +145,16 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
         check_labels(&labels);
     }
     let flag = |name| pod_spec.as_ref().and_then(|at| at.child(name));
+    let name = PodName::new(identity.namespace, identity.name);
     let first = Pod {
-        name: PodName::new(identity.namespace, identity.name),
-        labels: metadata.as_ref().map(labels).unwrap_or_default(),
         addresses: annotated_addresses(object, metadata.as_ref()),
-        placeholder: false,
         node: flag("nodeName")
             .and_then(|at| at.node.text().map(str::to_owned))
             .filter(|name| !name.is_empty()),
-        host_ips: Vec::new(),
         host_network: flag("hostNetwork")
             .is_some_and(|at| matches!(at.node.value, super::tree::Value::Bool(true))),
-        finished: false,
-        readiness: Readiness::default(),
         ports: pod_spec.as_ref().map(container_ports).unwrap_or_default(),
+        ..Pod::new(name, metadata.as_ref().map(labels).unwrap_or_default())
     };
     Some(if has_replicas(&spec, kind) { replicas::replica_pair(first).into() } else { vec![first] })
 }

@@ -85,20 +85,11 @@ fn as_pod(object: &Object) -> Option<&Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::objects::Readiness;
 
     fn pod(name: &str, addresses: &[&str]) -> Object {
         Object::Pod(Pod {
-            name: PodName::new("default", name),
-            labels: BTreeMap::new(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-            placeholder: false,
-            node: None,
-            host_ips: Vec::new(),
-            host_network: false,
-            finished: false,
-            readiness: Readiness::default(),
-            ports: Vec::new(),
+            ..Pod::new(PodName::new("default", name), BTreeMap::new())
         })
     }
 

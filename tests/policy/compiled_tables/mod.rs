@@ -17,7 +17,7 @@ use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::objects::{
     AssignedMetadata, ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule,
     ContainerPort, IpBlock, LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object,
-    Peer, Peers, Pod, PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
+    Peer, Peers, Pod, PodScope, PortMatch, Ports, Requirement, Tier,
 };
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Direction, PodName, PolicyKind, Verdict};
@@ -103,16 +103,9 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
 
 fn pod(namespace: &str, app: &str, address: &str) -> Pod {
     Pod {
-        name: PodName::new(namespace, app),
-        labels: labels(&[("app", app)]),
         addresses: vec![address.parse().unwrap()],
-        placeholder: false,
         node: Some("n".to_owned()),
-        host_ips: Vec::new(),
-        host_network: false,
-        finished: false,
-        readiness: Readiness::default(),
-        ports: Vec::new(),
+        ..Pod::new(PodName::new(namespace, app), labels(&[("app", app)]))
     }
 }
 

@@ -94,7 +94,7 @@ impl FlowWord {
         self.0 & PLAIN == UDP_TWO_WAY | TRANSLATED
     }
 
-    /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).
+    /// The state as this half has it: see [`Entry::set_state`](super::Entry::set_state).
     #[inline]
     pub(crate) fn state(self) -> FlowState {
         FlowState::from_number((self.0 & STATE) as u8)

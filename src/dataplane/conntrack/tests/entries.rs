@@ -98,14 +98,14 @@ fn keys_v6() -> impl Strategy<Value = Key> {
     })
 }
 
-/// Numbers of a side of a connection, near this one.
-fn sides(near: u32) -> impl Strategy<Value = TcpSide> {
-    let offset = || prop_oneof![0_u32..4, 0_u32..100_000, any::<u32>()];
+/// Numbers of a side of a connection, from one number on. It has acknowledged what its peer has sent before another one.
+fn sides(from: u32, acknowledges: u32) -> impl Strategy<Value = TcpSide> {
+    let offset = || prop_oneof![0_u32..4, 0_u32..100_000, 0_u32..1 << 30];
     let window = prop_oneof![Just(0_u32), 1_u32..1 << 17, 1_u32..1 << 30];
-    (offset(), offset(), window, offset(), 0_u8..15).prop_map(
+    (0_u32..100_000, offset(), window, offset(), 0_u8..15).prop_map(
         move |(end, room, max_window, behind, scale)| {
-            let end = near.wrapping_add(end);
-            let (max_end, acknowledged) = (end.wrapping_add(room), near.wrapping_sub(behind));
+            let end = from.wrapping_add(end);
+            let (max_end, acknowledged) = (end.wrapping_add(room), acknowledges.wrapping_sub(behind));
             TcpSide { end, max_end, max_window, acknowledged, scale, finished: false }
         },
     )
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn a_segment_that_takes_the_short_path_changes_what_the_state_machine_changes(
         (numbers, sent) in any::<[u32; 2]>().prop_flat_map(|[one, other]| {
-            let numbers = (sides(one), sides(other)).prop_map(<[TcpSide; 2]>::from);
+            let numbers = (sides(one, other), sides(other, one)).prop_map(<[TcpSide; 2]>::from);
             let sent = proptest::collection::vec((segments(one, other), segments(other, one), any::<bool>()), 1..8);
             (numbers, sent)
         }),
@@ -157,7 +157,12 @@ proptest! {
             let mut after = before;
             prop_assert_eq!(after.advance(&segment, sender), Outcome::Pass);
             prop_assert!(!long.store_tcp(&before, &after), "the state stays");
-            prop_assert_eq!(short.load_tcp(), long.load_tcp());
+            let [short, long] = [&short, &long].map(|entry| {
+                let sides = entry.load_tcp().sides;
+                // The state machine notes a limit that the short path derives when it needs it.
+                [0, 1].map(|side| TcpSide { max_end: sides[side].limit(&sides[1 - side]), ..sides[side] })
+            });
+            prop_assert_eq!(short, long);
         }
     }
 }

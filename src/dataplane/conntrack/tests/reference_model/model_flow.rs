@@ -208,7 +208,8 @@ impl Flow {
                 && sent.sequence <= limit + 1
                 && sent.end() >= limit - peer.window - 66_000;
         }
-        let acknowledged = peer.sent - ours.window.max(66_000)..=peer.sent;
+        let least = peer.sent - ours.window.max(66_000);
+        let acknowledged = ours.expects.map_or(least, |at| at.min(least))..=peer.sent;
         sent.sequence <= limit + 1
             && sent.end() >= ours.sent - peer.window.max(1)
             && (!sent.has(ACK)
