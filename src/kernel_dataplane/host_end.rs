@@ -76,8 +76,11 @@ pub(super) fn raise(
     let warning = match kind {
         PortKind::Pod => {
             let kernel = RouteSocket::open()?;
-            // A pod that moves between backends keeps its neighbour entry.
-            kernel.set_mac(interface, desired.gateway.mac)?;
+            // A pod that moves between backends keeps its neighbour entry. Even a change to the same address removes the
+            // node's entries for the pod, and drops a packet that uses one at that moment.
+            if Interface::find(interface)?.mac != desired.gateway.mac {
+                kernel.set_mac(interface, desired.gateway.mac)?;
+            }
             let warning = raise_routed_host_end(interface)?;
             for address in gateways(desired) {
                 keep_address(&kernel, interface, address)?;

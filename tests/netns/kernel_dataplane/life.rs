@@ -15,6 +15,9 @@ use palisade::net::flow::Protocol;
 use super::rig::{allowed, closed, denied, only_passes, run, serve, start, start_with, up};
 use crate::support::{PATIENCE, PORT, Rig, eventually, isolated, only_from, pods_manifest};
 
+/// Neighbour that no packet asks for.
+const SOMEONE: &str = "192.0.2.7";
+
 /// Configuration of the ports and pods of a lab, and of a policy directory.
 fn configuration(lab: &Lab) -> String {
     let mut text = format!("[policy]\ndirectory = \"{}/policies\"\n", lab.directory().display());
@@ -49,6 +52,7 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss
     socket.connect((db.v4(), PORT)).unwrap();
     // An answer that is late on a busy machine is no loss.
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let interface = db.plan().host_interface.clone();
     let (stop, sent, lost) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let rig = thread::scope(|scope| {
         scope.spawn(|| {
@@ -62,11 +66,14 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over_without_a_loss
         });
         eventually("datagrams pass", || sent.load(Ordering::Relaxed) > 100);
         let Rig { switch, mut lab } = rig;
+        run(&format!("ip neigh add {SOMEONE} lladdr 02:00:00:00:00:01 dev {interface}"));
         switch.kill().unwrap();
         let before = sent.load(Ordering::Relaxed);
         let switch = start_with(&mut lab, &config, false);
         eventually("datagrams pass after it", || sent.load(Ordering::Relaxed) > before + 100);
         stop.store(true, Ordering::Relaxed);
+        let neighbors = run(&format!("ip neigh show dev {interface}"));
+        assert!(neighbors.contains(SOMEONE), "the node knows of the pod's neighbours {neighbors:?} alone");
         Rig { switch, lab }
     });
     assert_eq!(lost.load(Ordering::Relaxed), 0, "of {sent:?}");
