@@ -115,8 +115,11 @@ impl Command {
 /// Runs a command on an interface, and returns its structure as the kernel has filled it; `None` where it is
 /// not supported.
 fn ethtool(socket: &OwnedFd, name: &str, command: Command) -> Option<Vec<u8>> {
-    let mut bytes: Vec<u8> = command.header().into_iter().flat_map(u32::to_ne_bytes).collect();
-    bytes.resize(bytes.len() + COUNTERS_MAX * command.element_bytes(), 0);
+    // Memory that the kernel gives with zeroes in it: none of its pages takes room before something is written there.
+    let mut bytes = vec![0; command.header_bytes() + COUNTERS_MAX * command.element_bytes()];
+    for (to, from) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(command.header()) {
+        *to = from.to_ne_bytes();
+    }
     let mut ifr_name = [0; libc::IFNAMSIZ];
     // The last byte stays zero.
     for (to, from) in ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
