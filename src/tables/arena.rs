@@ -7,6 +7,8 @@
 //! Sizes of blocks are powers of two, from 4 words. A block within a page is aligned to its size, so a block
 //! of 16 words is one cache line. Larger blocks are contiguous pages.
 
+use std::ops::Range;
+
 use crate::mem::{SHARED_WORDS, SharedWords, prefetch_read};
 
 /// Number of words of a page.
@@ -80,6 +82,26 @@ impl Arena {
         self.pages[word >> PAGE_SHIFT].make_mut()[word & (PAGE_WORDS - 1)] = value;
     }
 
+    /// Copy of `count` words from index `word` on.
+    pub(super) fn words_at(&self, word: usize, count: usize) -> Vec<u32> {
+        let mut words = Vec::with_capacity(count);
+        for at in runs(word, count) {
+            let offset = at.start & (PAGE_WORDS - 1);
+            words.extend_from_slice(&self.pages[at.start >> PAGE_SHIFT][offset..offset + at.len()]);
+        }
+        words
+    }
+
+    /// Changes the words from index `word` on to these values. A page that has them already stays shared.
+    pub(super) fn change(&mut self, word: usize, values: &[u32]) {
+        for at in runs(word, values.len()) {
+            let (offset, values) = (at.start & (PAGE_WORDS - 1), &values[at.start - word..at.end - word]);
+            if self.pages[at.start >> PAGE_SHIFT][offset..offset + at.len()] != *values {
+                self.write(at.start, values);
+            }
+        }
+    }
+
     /// Writes words within one page.
     pub(super) fn write(&mut self, word: usize, values: &[u32]) {
         let offset = word & (PAGE_WORDS - 1);
@@ -123,6 +145,13 @@ impl Arena {
         }
         self.free[class].pop().expect("a page was just added")
     }
+}
+
+/// Parts of a range of words that lie in one page each.
+fn runs(word: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = word + count;
+    let pages = (word >> PAGE_SHIFT)..end.div_ceil(PAGE_WORDS);
+    pages.map(move |page| word.max(page * PAGE_WORDS)..end.min((page + 1) * PAGE_WORDS))
 }
 
 /// First word of a block.

@@ -61,15 +61,9 @@ impl PrefixTrie {
     /// Rebuilds the slots of the root within `bits/len`.
     fn rebuild_root(&mut self, bits: u128, len: u8) {
         let first = (bits >> (128 - ROOT_BITS)) as usize;
-        let count = 1 << (ROOT_BITS - len);
-        let mut slots: Vec<Slot> = (first..first + count).map(|at| self.arena.word(at)).collect();
-        let before = slots.clone();
+        let mut slots = self.arena.words_at(first, 1 << (ROOT_BITS - len));
         self.rebuild(&mut slots, ROOT_BITS, bits, len);
-        for (at, (after, before)) in (first..).zip(slots.into_iter().zip(before)) {
-            if after != before {
-                self.arena.set(at, after);
-            }
-        }
+        self.arena.change(first, &slots);
     }
 
     /// Rebuilds `bits/len`, which is longer than `depth` bytes, within the slot for the first `depth` bytes
@@ -124,7 +118,7 @@ impl PrefixTrie {
 
     /// Rebuilds the slots of `bits/len`. Each slot covers `slot_len` bits.
     fn rebuild(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, len: u8) {
-        for &slot in &*slots {
+        for &slot in slots.iter().filter(|&&slot| kind(slot) != VALUE) {
             self.free_subtree(slot);
         }
         let entries = self.prefixes.within(bits, len);
