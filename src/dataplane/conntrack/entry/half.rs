@@ -193,6 +193,6 @@ fn window_word(side: &TcpSide) -> u32 {
 
 /// The two 32-bit numbers in a word of memory, in the order of their addresses.
 fn u32s_in_memory(word: u64) -> [u32; 2] {
-    let bytes = word.to_ne_bytes();
-    [0, 4].map(|at| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i])))
+    let [a, b, c, d, rest @ ..] = word.to_ne_bytes();
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(rest)]
 }

@@ -12,8 +12,8 @@ use crate::ids::Generation;
 impl Entry {
     /// The entry in these words of memory.
     pub(in crate::dataplane::conntrack) fn from_words(words: [u64; 16]) -> Entry {
-        let half = |at: usize| Half::from_words(std::array::from_fn(|i| words[at + i]));
-        Entry { halves: [half(0), half(8)] }
+        let halves = words.as_chunks::<8>().0;
+        Entry { halves: [Half::from_words(halves[0]), Half::from_words(halves[1])] }
     }
 
     /// Empties the entry, whatever its words.
