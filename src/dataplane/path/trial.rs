@@ -33,7 +33,7 @@ use crate::net::sctp;
 use crate::xdp::{Frame, Umem};
 
 /// Flows of the trial's table.
-const FLOWS: usize = 64;
+const FLOWS: usize = 8;
 /// Frames of the packet and of answers to it.
 const FRAMES: usize = 16;
 /// Time between two packets, longer than any limit of a rate looks back.
@@ -67,6 +67,8 @@ pub(super) struct Outcome {
 /// Parts of a worker that takes one packet at a time, without ports.
 pub(in crate::dataplane) struct Trial {
     neighbors: Neighbors,
+    /// Whether a neighbour on an uplink is among them.
+    knows_uplink_neighbors: bool,
     stats: WorkerStats,
     first_fragments: FirstFragmentTable,
     umem: Umem,
@@ -87,6 +89,7 @@ impl Trial {
         let (umem, free) = Umem::in_memory(FRAMES);
         Trial {
             neighbors: Neighbors::new(),
+            knows_uplink_neighbors: false,
             stats: WorkerStats::new(),
             first_fragments: FirstFragmentTable::new(1),
             umem,
@@ -111,10 +114,11 @@ impl Trial {
     ) -> io::Result<Outcome> {
         for (port, view) in snapshot.ports() {
             self.neighbors.learn(port, view.mac.unwrap_or(SENDER).to_bits());
-            if view.kind == PortKind::Uplink {
+            if view.kind == PortKind::Uplink && self.knows_uplink_neighbors {
                 self.neighbors.forget_uplink(port);
             }
         }
+        self.knows_uplink_neighbors = false;
         // A stage that misses a neighbour on an uplink names it.
         loop {
             let outcome = self.attempt(snapshot, connection, from)?;
@@ -126,6 +130,7 @@ impl Trial {
             if !is_new {
                 return Ok(outcome);
             }
+            self.knows_uplink_neighbors = true;
         }
     }
 
