@@ -308,19 +308,25 @@ impl Core {
         all.filter(move |worker| self.shared.snapshot.observed(*worker) < generation)
     }
 
+    /// Counters of the ports.
+    pub(super) fn port_counters(&self, state: &State) -> BTreeMap<PortId, PortCounters> {
+        let of = |port: PortId| {
+            let mut sum = PortCounters::default();
+            self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(port).add_to(&mut sum));
+            let flows = |class| u64::from(self.shared.conntrack.flows_of(port, class));
+            self.add_offloaded(port, &mut sum);
+            sum.flows_assured = flows(QuotaClass::Assured);
+            sum.flows_unassured = flows(QuotaClass::Unassured) + flows(QuotaClass::Ended);
+            sum
+        };
+        state.ports.keys().map(|port| (*port, of(*port))).collect()
+    }
+
     pub(super) fn counters(&self) -> Counters {
         // Before the lock: the walk over many records takes a while.
         let mut counters = Counters { offload: self.count_offloaded(), ..Counters::default() };
         let state = self.state();
-        for port in state.ports.keys() {
-            let mut sum = PortCounters::default();
-            self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
-            let flows = |class| u64::from(self.shared.conntrack.flows_of(*port, class));
-            self.add_offloaded(*port, &mut sum);
-            sum.flows_assured = flows(QuotaClass::Assured);
-            sum.flows_unassured = flows(QuotaClass::Unassured) + flows(QuotaClass::Ended);
-            counters.ports.insert(*port, sum);
-        }
+        counters.ports = self.port_counters(&state);
         for (worker, (mailbox, core)) in self.shared.mailboxes.iter().zip(&self.cores).enumerate() {
             let stats = &mailbox.stats;
             let worker_counters = WorkerCounters {

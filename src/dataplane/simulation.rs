@@ -16,8 +16,8 @@ use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::Command;
 use super::{
-    Counters, DesiredState, FlowInfo, FlowPath, Mac, PortError, PortKind, RouteReport, ServiceFlows,
-    Settings, StartError,
+    Counters, DesiredState, FlowInfo, FlowPath, Mac, PortCounters, PortError, PortKind, RouteReport,
+    ServiceFlows, Settings, StartError,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::address::{pack, unpack};
@@ -232,6 +232,11 @@ impl Simulation {
     /// Reads all counters.
     pub fn counters(&self) -> Counters {
         self.core.counters()
+    }
+
+    /// Counters of the ports alone.
+    pub fn port_counters(&self) -> BTreeMap<PortId, PortCounters> {
+        self.core.port_counters(&self.core.state())
     }
 
     /// Number of flows in conntrack.

@@ -8,8 +8,8 @@ use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DataplaneApi, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError,
-    PortKind, PortReport, PortSpec, RouteReport, Settings, Simulation,
+    ConntrackSettings, Counters, DataplaneApi, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac,
+    NotTaken, PortError, PortKind, PortReport, PortSpec, RouteReport, Settings, Simulation,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -89,8 +89,14 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 6379}]}]
 /// Starts a switch with the pods db and web, the tables of [`OBJECTS`], and routes by an uplink that is not
 /// open yet.
 pub(crate) fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
-    let settings =
-        Settings { cores: vec![0], frames_per_worker: 1024, huge_pages: false, ..Settings::default() };
+    let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
+    let settings = Settings {
+        cores: vec![0],
+        frames_per_worker: 1024,
+        huge_pages: false,
+        conntrack,
+        ..Settings::default()
+    };
     let dataplane = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
     let route = |prefix: &str, next_hop: Option<&str>| PortRoute {
         prefix: prefix.parse().unwrap(),

@@ -7,7 +7,7 @@ use palisade::ids::PortId;
 use proptest::prelude::*;
 
 use crate::frames::{Spec, Transport};
-use crate::rig::{PORTS, Rig, Setting, UPLINK, addressed, pod_address};
+use crate::rig::{PORTS, Rig, Setting, UPLINK, addressed, pod_address, small_table};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -38,7 +38,12 @@ fn push(rig: &mut Rig, port: PortId, frames: impl IntoIterator<Item = Vec<u8>>) 
 
 #[test]
 fn a_port_that_takes_nothing_drops_by_name_and_keeps_no_frame() {
-    let settings = Settings { frames_per_worker: 8192, huge_pages: false, ..Settings::default() };
+    let settings = Settings {
+        frames_per_worker: 8192,
+        huge_pages: false,
+        conntrack: small_table(),
+        ..Settings::default()
+    };
     let mut rig = Rig::with_settings(&settings, &Setting::open());
     assert_eq!(push(&mut rig, A, (0..3000).map(|_| udp(1000))), 0);
     let counters = rig.counters(A);
@@ -55,7 +60,12 @@ fn a_port_that_takes_nothing_drops_by_name_and_keeps_no_frame() {
 
 #[test]
 fn every_frame_counted_as_forwarded_goes_out_however_many_answers_wait_for_the_same_port() {
-    let settings = Settings { frames_per_worker: 16384, huge_pages: false, ..Settings::default() };
+    let settings = Settings {
+        frames_per_worker: 16384,
+        huge_pages: false,
+        conntrack: small_table(),
+        ..Settings::default()
+    };
     let mut rig = Rig::with_settings(&settings, &Setting::open());
     let datagram = Spec::new(pod_address(1)[0], pod_address(0)[0], Transport::Udp { ports: [53, 1000] });
     let datagram = addressed(B, &datagram).bytes();
@@ -109,7 +119,12 @@ fn a_closed_port_gives_every_frame_back() {
 
 #[test]
 fn every_port_has_frames_to_receive_into_however_many_there_are() {
-    let settings = Settings { frames_per_worker: 4096, huge_pages: false, ..Settings::default() };
+    let settings = Settings {
+        frames_per_worker: 4096,
+        huge_pages: false,
+        conntrack: small_table(),
+        ..Settings::default()
+    };
     let mut sim = Simulation::new(&settings).unwrap();
     let ports: Vec<_> = (0..300).map(|_| sim.open_port(PortKind::Pod, None, 1500).unwrap()).collect();
     sim.step();
@@ -144,7 +159,7 @@ fn a_port_that_is_busy_gets_more_frames_and_leaves_them_to_others_later() {
 
 #[test]
 fn among_few_ports_a_burst_after_a_long_quiet_while_the_worker_is_away_is_not_lost() {
-    let settings = Settings { huge_pages: false, ..Settings::default() };
+    let settings = Settings { huge_pages: false, conntrack: small_table(), ..Settings::default() };
     let mut rig = Rig::with_settings(&settings, &Setting::open());
     for _ in 0..10 {
         rig.wait(Duration::from_secs(2));
@@ -222,7 +237,7 @@ fn let_time_pass(sim: &mut Simulation) {
 
 #[test]
 fn ports_that_come_one_by_one_or_are_busy_in_turn_leave_each_other_frames_to_receive_into() {
-    let settings = Settings { huge_pages: false, ..Settings::default() };
+    let settings = Settings { huge_pages: false, conntrack: small_table(), ..Settings::default() };
     let mut sim = Simulation::new(&settings).unwrap();
     let mut ports = Vec::new();
     let takes_eight = |sim: &mut Simulation, port: &SimulatedPort| {

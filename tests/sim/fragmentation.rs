@@ -8,7 +8,9 @@ use palisade::net::virtio_net::{NEEDS_CSUM, VirtioNet};
 use crate::frames::checksum::ones_sum;
 use crate::frames::{self, Spec, Transport};
 use crate::random::{Random, histories};
-use crate::rig::{PODS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, outside_address, pod_address};
+use crate::rig::{
+    PODS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, outside_address, pod_address, small_table,
+};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -24,8 +26,13 @@ fn rig_of(taps: &[PortId]) -> Rig {
 }
 
 fn rig_with_uplink(mtu: u16, taps: &[PortId]) -> Rig {
-    let settings =
-        Settings { cores: vec![0], frames_per_worker: 16384, huge_pages: false, ..Settings::default() };
+    let settings = Settings {
+        cores: vec![0],
+        frames_per_worker: 16384,
+        huge_pages: false,
+        conntrack: small_table(),
+        ..Settings::default()
+    };
     let mtus = [MTU_MAX as u16, mtu];
     let mut rig = Rig::open_with_uplink(&settings, &Setting::open(), mtus, [1; PODS], taps);
     // Ports get more frames to receive into once they have received many.

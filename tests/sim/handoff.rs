@@ -6,7 +6,7 @@ use palisade::dataplane::{Bandwidth, PodAttachment, PortKind, Settings};
 use palisade::ids::{AttachmentId, PortId};
 
 use crate::frames::{Spec, Transport};
-use crate::rig::{Rig, Setting, addressed, forwarded, ip, pod_address};
+use crate::rig::{Rig, Setting, addressed, forwarded, ip, pod_address, small_table};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -30,6 +30,7 @@ fn rig(workers: usize, queues: usize) -> Rig {
         cores: vec![0; workers],
         frames_per_worker: 8192,
         huge_pages: false,
+        conntrack: small_table(),
         ..Settings::default()
     };
     Rig::with_queues(&settings, &Setting::open(), [workers, queues, queues])

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::frames::{self, Spec, Transport};
 use crate::rig::{
     PODS, PORTS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, gateway_address, mac,
-    outside_address, pod_address,
+    outside_address, pod_address, small_table,
 };
 
 const A: PortId = PortId(0);
@@ -27,6 +27,7 @@ fn rig_of(workers: usize, queues: [usize; PODS]) -> Rig {
         cores: vec![0; workers],
         frames_per_worker: 16384,
         huge_pages: false,
+        conntrack: small_table(),
         ..Settings::default()
     };
     let mut rig = Rig::open(&settings, &Setting::open(), MTU_MAX as u16, queues);

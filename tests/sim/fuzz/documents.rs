@@ -10,7 +10,7 @@ use palisade::tables::RuleTables;
 
 use super::seeds;
 use crate::fuzz_input::{Edit, TIME_MAX, Taken, json_bytes};
-use crate::rig::Setting;
+use crate::rig::{Setting, small_table};
 use crate::small_tables::small_tables;
 
 #[test]
@@ -49,7 +49,12 @@ fn manifests_are_compiled_to_tables_that_hold_or_refused() {
 fn tables_are_published_or_refused() {
     let small = small_tables("10.1.0.2");
     let seeds = [json_bytes(&small), json_bytes(&*Setting::open().desired().tables.unwrap())];
-    let settings = Settings { frames_per_worker: 64, huge_pages: false, ..Settings::default() };
+    let settings = Settings {
+        frames_per_worker: 64,
+        huge_pages: false,
+        conntrack: small_table(),
+        ..Settings::default()
+    };
     let taken = Taken::default();
     let simulation = Mutex::new(Simulation::new(&settings).unwrap());
     bolero::check!().with_iterations(2_000).with_test_time(TIME_MAX).with_type::<Edit>().for_each(|edit| {

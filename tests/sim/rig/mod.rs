@@ -202,6 +202,11 @@ pub(crate) struct Rig {
     hands_over: bool,
 }
 
+/// Settings of a small flow table: that of the default size takes longer to make than most tests to run.
+pub(crate) fn small_table() -> ConntrackSettings {
+    ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() }
+}
+
 pub(crate) fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings {
     Settings {
         cores: vec![0; workers],
@@ -215,13 +220,12 @@ pub(crate) fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings
 impl Rig {
     /// Starts a switch with a resolved router on the uplink.
     pub(crate) fn new(workers: usize, setting: &Setting) -> Rig {
-        Rig::with(workers, ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() }, setting)
+        Rig::with(workers, small_table(), setting)
     }
 
     /// Starts the same with these numbers of queues of the pods' ports.
     pub(crate) fn new_with_queues(workers: usize, setting: &Setting, queues: [usize; PODS]) -> Rig {
-        let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
-        Rig::with_queues(&settings(workers, conntrack), setting, queues)
+        Rig::with_queues(&settings(workers, small_table()), setting, queues)
     }
 
     pub(crate) fn with(workers: usize, conntrack: ConntrackSettings, setting: &Setting) -> Rig {
@@ -358,7 +362,7 @@ impl Rig {
     }
 
     pub(crate) fn counters(&self, port: PortId) -> PortCounters {
-        self.sim.counters().ports.remove(&port).unwrap_or_default()
+        self.sim.port_counters().remove(&port).unwrap_or_default()
     }
 
     /// Drops at a port since `before`, by reason.
@@ -373,7 +377,7 @@ impl Rig {
 
     /// Checks the invariants: every frame has one verdict, and no UMEM frame is lost.
     pub(crate) fn check(&self) {
-        for (port, counters) in self.sim.counters().ports {
+        for (port, counters) in self.sim.port_counters() {
             let drops: u64 = counters.drops.values().sum();
             let verdicts = counters.forwarded + counters.consumed + drops;
             assert_eq!(counters.received, verdicts, "port {port}: {counters:?}");

@@ -152,10 +152,9 @@ fn spread(number: u64) -> BindingKey {
 #[test]
 fn beside_pods_that_use_up_their_quota_every_flow_has_a_binding() {
     const OTHERS: PortId = PortId(0);
-    for (flows, hostile) in [1000, 1 << 13, 1 << 14, 1 << 16]
-        .into_iter()
-        .flat_map(|flows| [2, 10, 250].map(|hostile| (flows, hostile)))
-    {
+    let small =
+        [1000, 1 << 13, 1 << 14].into_iter().flat_map(|flows| [2, 10, 250].map(|hostile| (flows, hostile)));
+    for (flows, hostile) in small.chain([(1 << 16, 10)]) {
         let bindings = Bindings::new(flows, false).unwrap();
         // Conntrack assures three quarters of its flows at most.
         let (assured, all) = (flows as u64 * 3 / 4, flows as u64);
