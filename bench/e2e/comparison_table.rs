@@ -27,7 +27,7 @@ struct Row {
 }
 
 /// Prints the results of a scenario so far.
-pub(crate) fn print(results: &Results, scenario: &Scenario, systems: &[Box<dyn System>]) {
+pub(crate) fn print(results: &Results, scenario: &Scenario, systems: &[&dyn System]) {
     let rows = systems.iter().filter_map(|system| {
         let lines = results.lines_of(&scenario.name, system.name());
         (!lines.is_empty()).then(|| Row::of(system.name(), &lines, scenario.metric))

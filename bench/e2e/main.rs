@@ -50,8 +50,11 @@ use system::{Running, System};
 const RESULTS: &str = "bench/results/e2e.jsonl";
 /// Systems that a smoke run leaves out unless they are named: limits besides `noop`, and settings of others.
 const LONG_ONLY: [&str; 3] = ["bridge", "dpdk", "palisade-offload-rps"];
-/// Systems of a smoke run after its first scenario, unless others are named.
+/// Systems of a smoke run after its first scenario, unless others are named: the first one in each scenario, the others in
+/// those that a system is set up for in its own way.
 const SMOKE_SYSTEMS: [&str; 3] = ["palisade", "palisade-offload", "nftables"];
+/// Scenarios that a system is set up for in its own way: translation, and a card.
+const WITH_SET_UP: [&str; 3] = ["tcp-bulk-service", "tcp-bulk-outside", "tcp-bulk-from-outside"];
 /// Systems that a run leaves out unless they are named: the switch with workers under a real-time policy.
 const IF_NAMED: [&str; 2] = ["palisade-real-time", "palisade-tap-real-time"];
 /// File of results of smoke size.
@@ -61,7 +64,7 @@ const SMOKE_RESULTS: &str = "bench/results/e2e-smoke.jsonl";
 #[derive(Parser)]
 #[command(name = "e2e")]
 struct Options {
-    /// One short trial of each system in one scenario, and of three in each other one, in small sizes
+    /// One short trial of each system in one scenario, and of one to three in each other one, in small sizes
     #[arg(long)]
     smoke: bool,
     /// Length of the measurement of each trial, in seconds
@@ -122,7 +125,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<(), BenchError> {
-    let mut systems = options.chosen_systems()?;
+    let systems = options.chosen_systems()?;
     let scenarios = options.chosen_scenarios()?;
     if options.list {
         systems.iter().for_each(|system| println!("system    {}", system.name()));
@@ -140,12 +143,16 @@ fn measure(options: &Options) -> Result<(), BenchError> {
     results.add_environment(&environment::of(&systems, options.busy_threads))?;
     let _busy = BusyThreads::start(options.busy_threads)?;
     let share = Duration::from_mins(1) * options.minutes / scenarios.len() as u32;
+    let in_smoke = |scenario: &Scenario| {
+        let last = if WITH_SET_UP.contains(&scenario.name.as_str()) { SMOKE_SYSTEMS.len() } else { 1 };
+        if scenario.name == scenarios[0].name { None } else { Some(&SMOKE_SYSTEMS[..last]) }
+    };
     for (number, scenario) in (1..).zip(&scenarios) {
+        let some = in_smoke(scenario).filter(|_| options.smoke && options.systems.is_empty());
+        let is_in = |system: &&Box<dyn System>| some.is_none_or(|some| some.contains(&system.name()));
+        let systems: Vec<&dyn System> = systems.iter().filter(is_in).map(|system| &**system).collect();
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
         comparison_table::print(&results, scenario, &systems);
-        if options.smoke && options.systems.is_empty() {
-            systems.retain(|system| SMOKE_SYSTEMS.contains(&system.name()));
-        }
     }
     println!("\n{:.0} s; lines in {}", start.elapsed().as_secs_f64(), path.display());
     Ok(())
@@ -155,7 +162,7 @@ fn measure(options: &Options) -> Result<(), BenchError> {
 fn take_turns(
     options: &Options,
     scenario: &Scenario,
-    systems: &[Box<dyn System>],
+    systems: &[&dyn System],
     results: &mut Results,
     deadline: Instant,
 ) -> Result<(), BenchError> {
@@ -172,11 +179,11 @@ fn take_turns(
                 continue;
             }
             eprintln!("{} run {run}: {}", scenario.name, system.name());
-            match trial(scenario, &**system, seconds, results) {
-                Ok(measures) => results.add(scenario, &**system, run, Ok(&measures))?,
+            match trial(scenario, *system, seconds, results) {
+                Ok(measures) => results.add(scenario, *system, run, Ok(&measures))?,
                 Err(trouble) => {
                     out.insert(system.name());
-                    results.add(scenario, &**system, run, Err(&trouble.to_string()))?;
+                    results.add(scenario, *system, run, Err(&trouble.to_string()))?;
                 }
             }
         }
