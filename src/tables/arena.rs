@@ -190,6 +190,22 @@ mod tests {
     }
 
     #[test]
+    fn a_change_across_pages_is_read_back_and_copies_the_pages_that_differ() {
+        let mut arena = Arena::default();
+        let first = arena.reserve_pages(4 * PAGE_WORDS, 5);
+        let before = arena.clone();
+        let (from, count) = (first + PAGE_WORDS - 3, 2 * PAGE_WORDS + 7);
+        let mut words = arena.words_at(from, count);
+        assert_eq!(words, vec![5; count]);
+        (words[0], words[count - 1]) = (1, 2);
+        arena.change(from, &words);
+        assert_eq!(arena.words_at(from, count), words);
+        assert_eq!((arena.word(from - 1), arena.word(from + count)), (5, 5));
+        let is_shared = |page: usize| arena.pages[page].as_ptr() == before.pages[page].as_ptr();
+        assert_eq!([0, 1, 2, 3].map(is_shared), [false, true, true, false]);
+    }
+
+    #[test]
     fn a_clone_sees_no_later_write() {
         let mut arena = Arena::default();
         let unit = arena.put(&[1; 16]);

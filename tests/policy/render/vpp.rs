@@ -280,7 +280,7 @@ fn overlapping_networks_decide_without_an_order_of_rules() {
     }
     for (number, old) in clusters.iter().enumerate() {
         // Each is reached from others.
-        for step in [1, 2, clusters.len() - 1, 7] {
+        for step in [1, 7] {
             let new = &clusters[(number + step) % clusters.len()];
             // The flows of a state are those of one way to it.
             let addresses = if step == 1 { &addresses[..] } else { &[] };
