@@ -149,8 +149,8 @@ fn measure(options: &Options) -> Result<(), BenchError> {
     };
     for (number, scenario) in (1..).zip(&scenarios) {
         let some = in_smoke(scenario).filter(|_| options.smoke && options.systems.is_empty());
-        let is_in = |system: &&Box<dyn System>| some.is_none_or(|some| some.contains(&system.name()));
-        let systems: Vec<&dyn System> = systems.iter().filter(is_in).map(|system| &**system).collect();
+        let is_in = |system: &&dyn System| some.is_none_or(|some| some.contains(&system.name()));
+        let systems: Vec<&dyn System> = systems.iter().map(|system| &**system).filter(is_in).collect();
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
         comparison_table::print(&results, scenario, &systems);
     }

@@ -11,16 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use palisade::control::protocol::{RouteInfo, RouteRequest, SourceReport};
 use palisade::control::{Switch, SwitchSettings};
-use palisade::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
-use palisade::ids::{Generation, PortId};
-use palisade::net::flow::FlowKey;
+use palisade::dataplane::DryRun;
 use palisade::source::kubernetes::{Access, Settings, SwitchTarget, Target, TargetError, run};
 use palisade::tables::{PodName, PolicyRef, RuleTables, ServiceTable, ServicesDiff, TablesDiff};
 use serde_json::{Value, json};
@@ -60,28 +58,6 @@ fn main() {
         let mut child = Command::new(std::env::current_exe().expect("the path of this program"));
         child.arg(format!("--case={name}")).args(smoke.then_some("--smoke"));
         assert!(child.status().expect("a process for the case").success(), "{name} failed");
-    }
-}
-
-/// Dataplane without workers and ports.
-#[derive(Default)]
-struct NoWorkers(AtomicU32);
-
-impl DataplaneApi for NoWorkers {
-    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::NoInterface { interface: spec.interface.clone() })
-    }
-
-    fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn publish(&self, _world: DesiredState) -> Result<Generation, NotTaken> {
-        Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
-    }
-
-    fn path(&self, _: &FlowKey, _: Option<std::net::SocketAddr>) -> FlowPath {
-        unreachable!("nobody asks for a path")
     }
 }
 
@@ -166,7 +142,10 @@ fn with_agent<T>(
         node: Some("n0".to_owned()),
         ..Settings::default()
     };
-    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let switch = Switch::new(
+        Arc::new(DryRun::new(&palisade::dataplane::Settings::default()).expect("a dataplane")),
+        SwitchSettings::default(),
+    );
     let (loaded, pods) = (Arc::default(), Arc::default());
     let stop = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {

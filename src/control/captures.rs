@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use super::ApiError;
 use super::protocol::{CaptureReport, CaptureRequest, PacketRecord, PacketVerdictName};
 use super::state::State;
-use crate::dataplane::{Capture, CaptureFilter, CapturedPacket, DataplaneApi, PacketVerdict};
+use crate::dataplane::{
+    Capture, CaptureFilter, CapturedPacket, FlowDecisions, PacketCaptures, PacketVerdict,
+};
 use crate::limits::{CAPTURE_BYTES, CAPTURES_MAX, PACKET_BYTES_MAX};
 use crate::net::flow::FlowKey;
 use crate::policy::testcase::Endpoint;
@@ -39,7 +41,7 @@ impl CaptureTable {
         &self,
         request: &CaptureRequest,
         state: &State,
-        dataplane: &dyn DataplaneApi,
+        workers: &dyn PacketCaptures,
     ) -> Result<u64, ApiError> {
         let filter = filter(request, state)?;
         let bytes = request.bytes.unwrap_or(CAPTURE_BYTES);
@@ -55,16 +57,17 @@ impl CaptureTable {
         let number = captures.last;
         let capture = Arc::new(Capture::new(filter, bytes));
         captures.running.insert(number, Running { capture, fetched: Instant::now() });
-        captures.publish(dataplane);
+        captures.publish(workers);
         Ok(number)
     }
 
-    /// Takes the packets that wait.
+    /// Takes the packets that wait. `clock` is that of the packets, `decisions` those on a flow.
     pub(super) fn fetch(
         &self,
         number: u64,
         state: &State,
-        dataplane: &dyn DataplaneApi,
+        clock: Duration,
+        decisions: &dyn Fn(&FlowKey) -> FlowDecisions,
     ) -> Result<CaptureReport, ApiError> {
         let capture = {
             let mut captures = self.lock();
@@ -73,30 +76,30 @@ impl CaptureTable {
             running.capture.clone()
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let started_ns = now.saturating_sub(dataplane.clock()).as_nanos() as u64;
-        let mut describer = Describer { state, dataplane, started_ns, origins: BTreeMap::new() };
+        let started_ns = now.saturating_sub(clock).as_nanos() as u64;
+        let mut describer = Describer { state, decisions, started_ns, origins: BTreeMap::new() };
         let mut packets = Vec::new();
         capture.take(|packet| packets.push(describer.describe(packet)));
         Ok(CaptureReport { packets, lost: capture.lost() })
     }
 
     /// Ends a capture.
-    pub(super) fn stop(&self, number: u64, dataplane: &dyn DataplaneApi) -> Result<(), ApiError> {
+    pub(super) fn stop(&self, number: u64, workers: &dyn PacketCaptures) -> Result<(), ApiError> {
         let mut captures = self.lock();
         let running = captures.running.remove(&number).ok_or(ApiError::NoCapture { number })?;
         captures.ended.push(running.capture);
-        captures.publish(dataplane);
+        captures.publish(workers);
         Ok(())
     }
 
     /// Ends captures whose clients are silent, and frees the buffers of ended ones.
-    pub(super) fn expire(&self, dataplane: &dyn DataplaneApi) {
+    pub(super) fn expire(&self, workers: &dyn PacketCaptures) {
         let mut captures = self.lock();
         let silent = captures.running.extract_if(.., |_, running| running.fetched.elapsed() >= SILENCE_MAX);
         let silent: Vec<Arc<Capture>> = silent.map(|(_, running)| running.capture).collect();
         if !silent.is_empty() {
             captures.ended.extend(silent);
-            captures.publish(dataplane);
+            captures.publish(workers);
         }
         captures.ended.retain(|capture| Arc::strong_count(capture) > 1);
     }
@@ -107,8 +110,8 @@ impl CaptureTable {
 }
 
 impl Captures {
-    fn publish(&self, dataplane: &dyn DataplaneApi) {
-        dataplane.run_captures(self.running.values().map(|running| running.capture.clone()).collect());
+    fn publish(&self, workers: &dyn PacketCaptures) {
+        workers.run(self.running.values().map(|running| running.capture.clone()).collect());
     }
 }
 
@@ -132,7 +135,7 @@ fn filter(request: &CaptureRequest, state: &State) -> Result<CaptureFilter, ApiE
 /// Gives captured packets the names of ports, pods and policies.
 struct Describer<'a> {
     state: &'a State,
-    dataplane: &'a dyn DataplaneApi,
+    decisions: &'a dyn Fn(&FlowKey) -> FlowDecisions,
     /// Start of the switch: nanoseconds since 1970.
     started_ns: u64,
     /// Origins of the decisions on the flows of this report.
@@ -148,10 +151,10 @@ impl Describer<'_> {
             PacketVerdict::Dropped(reason) => (PacketVerdictName::Dropped, None, Some(reason)),
         };
         let port = name(packet.port).unwrap_or_else(|| format!("closed port {}", packet.port.0));
-        let (state, dataplane) = (self.state, self.dataplane);
+        let (state, decisions) = (self.state, self.decisions);
         let decided_by = packet.flow.filter(|_| packet.is_new_flow).map(|flow| {
             self.origins.entry(flow).or_insert_with(|| {
-                let found = dataplane.decisions(&flow);
+                let found = decisions(&flow);
                 let is_current = found.generation == packet.generation;
                 let sides = [found.egress, found.ingress].into_iter().flatten().filter(|_| is_current);
                 sides.map(|side| side.decided_by.brief()).collect()
@@ -178,33 +181,18 @@ impl Describer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataplane::{DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
-    use crate::ids::{Generation, PortId};
-    use std::net::SocketAddr;
 
     /// Workers that still have the captures of the batch before.
     #[derive(Default)]
     struct Busy(Mutex<Vec<Vec<Arc<Capture>>>>);
 
-    impl DataplaneApi for Busy {
-        fn open_port(&self, _: &PortSpec) -> Result<PortReport, PortError> {
-            unreachable!()
-        }
-
-        fn close_port(&self, _: PortId, _: bool) -> Result<(), PortError> {
-            unreachable!()
-        }
-
-        fn publish(&self, _: DesiredState) -> Result<Generation, NotTaken> {
-            unreachable!()
-        }
-
-        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
-            unreachable!()
-        }
-
-        fn run_captures(&self, captures: Vec<Arc<Capture>>) {
+    impl PacketCaptures for Busy {
+        fn run(&self, captures: Vec<Arc<Capture>>) {
             self.0.lock().unwrap().push(captures);
+        }
+
+        fn clock(&self) -> Duration {
+            unreachable!("nobody fetches packets")
         }
     }
 

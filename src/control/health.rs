@@ -68,6 +68,6 @@ impl Switch {
 
     /// Workers that do not run.
     pub(super) fn halted_workers(&self) -> Vec<StuckWorker> {
-        self.dataplane.workers_stuck_for(WORKER_PATIENCE)
+        self.stuck_for(WORKER_PATIENCE)
     }
 }

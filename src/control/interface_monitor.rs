@@ -104,7 +104,7 @@ fn reconcile_until_stopped(switch: &Switch, woken: &Receiver<()>) {
         };
         if is_due {
             looked = Instant::now();
-            let now: Vec<_> = switch.dataplane.stuck_workers().iter().map(|stuck| stuck.worker).collect();
+            let now: Vec<_> = switch.stuck_workers().iter().map(|stuck| stuck.worker).collect();
             for worker in now.iter().filter(|worker| !stuck.contains(*worker)) {
                 tracing::error!(%worker, "a worker does not come to the end of a batch: changes do not reach it");
             }

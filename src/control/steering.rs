@@ -54,11 +54,12 @@ impl Switch {
     /// Fails where the backend limits no rate.
     pub(crate) fn require_rates(&self) -> Result<(), ApiError> {
         self.require_workers("the bandwidth of pods", "the CNI plugin `bandwidth` limits veth pairs")
+            .map(drop)
     }
 
     /// Counts the flows of each port with a pod, by name of the port. Connections that have ended do not count.
     pub fn port_flows(&self) -> Result<Vec<PortFlows>, ApiError> {
-        self.require_workers("counts of flows", "`conntrack -L` shows those of the kernel")?;
+        let workers = self.require_workers("counts of flows", "`conntrack -L` shows those of the kernel")?;
         let state = self.state.load_full();
         let mut flows: BTreeMap<&str, PortFlows> = BTreeMap::new();
         let mut owners: HashMap<IpAddr, &str> = HashMap::new();
@@ -69,7 +70,7 @@ impl Switch {
                 PortFlows { port: port.to_owned(), pod: name.clone(), draining: pod.draining, flows: 0 };
             flows.insert(port, counted);
         }
-        self.dataplane.flows(&mut |flow| {
+        workers.flows().for_each(&mut |flow| {
             if !flow_state_is_final(&flow.state) {
                 let [src, dst] = [flow.key.src, flow.key.dst].map(|end| owners.get(&end).copied());
                 for port in [src, dst.filter(|_| dst != src)].into_iter().flatten() {

@@ -5,7 +5,7 @@ mod reports;
 mod status;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
@@ -21,7 +21,10 @@ use super::protocol::{
 use super::rehearsal::{Audit, Rehearsal};
 use super::state::{PodRecord, PortRecord, State};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
-use crate::dataplane::{Backend, DataplaneApi, NotTaken, PortKind, StuckWorker, WorkerTimes};
+use crate::dataplane::{
+    CandidateTables, DataplaneApi, NotTaken, PacketCaptures, PortKind, StuckWorker, WORKER_TIMEOUT,
+    WorkerTimes, Workers,
+};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::REJECTED_ERROR_BYTES_MAX;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
@@ -97,7 +100,12 @@ impl Switch {
 
     /// Lists the workers that do not come to the end of a batch.
     pub fn stuck_workers(&self) -> Vec<StuckWorker> {
-        self.dataplane.stuck_workers()
+        self.stuck_for(WORKER_TIMEOUT)
+    }
+
+    /// Lists the workers that have not come to the end of a batch for longer than `patience`.
+    pub(super) fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+        self.dataplane.workers().map_or_else(Vec::new, |workers| workers.stuck_for(patience))
     }
 
     /// Reports the sizes of the loaded tables.
@@ -319,19 +327,24 @@ impl Switch {
 
     /// Starts a capture of packets. Returns its number.
     pub fn start_capture(&self, request: &CaptureRequest) -> Result<CaptureStarted, ApiError> {
-        self.require_workers("captures of packets", "`tcpdump -i INTERFACE` shows those of a port")?;
-        let number = self.captures.start(request, &self.state.load(), &*self.dataplane)?;
-        Ok(CaptureStarted { number })
+        let captures = self.packet_captures()?;
+        Ok(CaptureStarted { number: self.captures.start(request, &self.state.load(), captures)? })
     }
 
     /// Takes the captured packets that wait.
     pub fn fetch_capture(&self, number: u64) -> Result<CaptureReport, ApiError> {
-        self.captures.fetch(number, &self.state.load(), &*self.dataplane)
+        let started_at = self.packet_captures()?.clock();
+        self.captures.fetch(number, &self.state.load(), started_at, &|flow| self.dataplane.decisions(flow))
     }
 
     /// Ends a capture.
     pub fn stop_capture(&self, number: u64) -> Result<(), ApiError> {
-        self.captures.stop(number, &*self.dataplane)
+        self.captures.stop(number, self.packet_captures()?)
+    }
+
+    fn packet_captures(&self) -> Result<&dyn PacketCaptures, ApiError> {
+        let instead = "`tcpdump -i INTERFACE` shows those of a port";
+        Ok(self.require_workers("captures of packets", instead)?.captures())
     }
 
     /// Reports the last dropped frames that `filter` selects, oldest first.
@@ -354,27 +367,34 @@ impl Switch {
 
     /// Lists the flows that `query` selects, or their holders.
     pub fn flows(&self, query: &FlowQuery) -> Result<FlowsReport, ApiError> {
-        self.require_workers("lists of flows", "`conntrack -L` shows those of the kernel")?;
-        flows::list(query, &self.state.load_full(), &*self.dataplane)
+        let workers = self.require_workers("lists of flows", "`conntrack -L` shows those of the kernel")?;
+        flows::list(query, &self.state.load_full(), workers.flows())
     }
 
     /// Ends the flows that `query` selects. The next packet of each is one of no known flow.
     pub fn flush_flows(&self, query: &FlowQuery) -> Result<FlowsEnded, ApiError> {
-        self.require_workers("flushes of flows", "`conntrack -D` ends those of the kernel")?;
-        flows::flush(query, &self.state.load_full(), &*self.dataplane)
+        let workers = self.require_workers("flushes of flows", "`conntrack -D` ends those of the kernel")?;
+        flows::flush(query, &self.state.load_full(), workers.flows())
+    }
+
+    /// Tables beside those in force, by which the workers' flows are judged.
+    pub(super) fn candidates(&self) -> Result<&dyn CandidateTables, ApiError> {
+        Ok(self.require_workers("candidate tables", "`palisade diff` compares manifests")?.candidates())
     }
 
     /// Reports work and times of the workers.
     pub fn worker_times(&self) -> Vec<WorkerTimes> {
-        self.dataplane.worker_times()
+        self.dataplane.workers().map_or_else(Vec::new, Workers::times)
     }
 
-    /// Refuses a request for a thing that only workers see.
-    pub(super) fn require_workers(&self, what: &'static str, instead: &'static str) -> Result<(), ApiError> {
-        match self.dataplane.backend() {
-            Backend::AfXdp => Ok(()),
-            backend @ Backend::Nftables => Err(ApiError::NeedsWorkers { what, backend, instead }),
-        }
+    /// The workers. Refuses a request for a thing that only they see, where the kernel forwards.
+    pub(super) fn require_workers(
+        &self,
+        what: &'static str,
+        instead: &'static str,
+    ) -> Result<&dyn Workers, ApiError> {
+        let backend = self.dataplane.backend();
+        self.dataplane.workers().ok_or(ApiError::NeedsWorkers { what, backend, instead })
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {

@@ -28,7 +28,7 @@ use crate::tap::UnreadPackets;
 use crate::xdp::{Binder, ClosedQueue, Frame, Guard, LossCounters, Pins, PortQueue, Umem, XdpError};
 
 /// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
-pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running dataplane.
 pub struct Dataplane {

@@ -49,8 +49,9 @@ mod frames;
 pub use self::core::published_state::PublishedState;
 pub use self::core::rehearsal::{Candidate, Disagreement, Judgement};
 pub use self::core::{FlowTableReport, flow_memory_bytes, flow_state_is_final, flow_states};
-pub use api::DataplaneApi;
+pub use api::{CandidateTables, DataplaneApi, Flows, PacketCaptures, Workers};
 pub use capture::Capture;
+pub(crate) use engine::WORKER_TIMEOUT;
 pub use engine::{Dataplane, ShutdownMode};
 pub use fib::desired_state::{
     DesiredState, GATEWAY_V4, GATEWAY_V6, Gateway, Mac, NodeAttachment, PodAttachment, Route,

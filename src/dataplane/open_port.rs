@@ -12,8 +12,7 @@ pub use offload::{is_offloadable, offload_obstacle};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::api::DataplaneApi;
-use super::engine::{Dataplane, worker_stuck};
+use super::engine::{Dataplane, WORKER_TIMEOUT, worker_stuck};
 use super::fib::layout;
 use super::fib::port::PortView;
 use super::masquerade::EXTERNAL_IDENTIFIERS;
@@ -47,7 +46,7 @@ impl Dataplane {
         if ports.values().any(is_taken) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
-        if !self.stuck_workers().is_empty() {
+        if !self.stuck_for(WORKER_TIMEOUT).is_empty() {
             return Err(worker_stuck());
         }
         check_link(spec.kind, &interface)?;

@@ -1,20 +1,27 @@
 //! Operations of the control side.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use super::counters::{KernelCounters, shown};
 use super::host_end::{self, examine};
 use super::{KernelDataplane, Port, State};
 use crate::dataplane::{
-    Backend, Counters, DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortHealth, PortKind,
-    PortReport, PortSpec, RouteReport,
+    Backend, Counters, DataplaneApi, DesiredState, FlowDecisions, FlowPath, NotTaken, PortError, PortHealth,
+    PortKind, PortReport, PortSpec, RouteReport, Workers,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
 use crate::netlink::Interface;
 
 impl DataplaneApi for KernelDataplane {
+    fn backend(&self) -> Backend {
+        Backend::Nftables
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        None
+    }
+
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut state = self.state();
         let interface = examine(spec)?;
@@ -68,6 +75,10 @@ impl DataplaneApi for KernelDataplane {
         Ok(())
     }
 
+    fn block_new_interface(&self, _index: u32, interface: &str) -> Result<(), PortError> {
+        self.block_interface(interface)
+    }
+
     fn unblock_interface(&self, interface: &str) -> Result<(), PortError> {
         let mut state = self.state();
         if state.blocked.remove(interface) {
@@ -85,10 +96,6 @@ impl DataplaneApi for KernelDataplane {
             workers: Vec::new(),
             kernel: Some(reason),
         })
-    }
-
-    fn backend(&self) -> Backend {
-        Backend::Nftables
     }
 
     fn problems(&self) -> Vec<String> {
@@ -134,13 +141,14 @@ impl DataplaneApi for KernelDataplane {
         }
     }
 
-    fn clock(&self) -> Duration {
-        self.start.elapsed()
-    }
-
     fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
         // The kernel resolves neighbours itself.
         FlowPath { neighbor: None, ..self.published.path(flow, backend) }
+    }
+
+    fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
+        let FlowPath { generation, egress, ingress, .. } = self.path(flow, None);
+        FlowDecisions { generation, egress, ingress }
     }
 
     fn routes(&self) -> Vec<RouteReport> {

@@ -34,7 +34,6 @@ pub struct KernelDataplane {
     published: PublishedState,
     nft: Nft,
     tcp_pickup: bool,
-    start: Instant,
     state: Mutex<State>,
 }
 
@@ -72,7 +71,6 @@ impl KernelDataplane {
             published: PublishedState::new()?,
             nft: Nft::find()?,
             tcp_pickup,
-            start: Instant::now(),
             state: Mutex::default(),
         })
     }

@@ -1,24 +1,28 @@
 //! Explanations of a connection's path on a simulated dataplane, by the socket and by the command.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use assert_cmd::Command;
 use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    ConntrackSettings, Counters, DataplaneApi, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac,
-    NotTaken, PortError, PortKind, PortReport, PortSpec, RouteReport, Settings, Simulation,
+    Backend, CandidateTables, ConntrackSettings, Counters, DataplaneApi, DesiredState, DropReason,
+    DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath, FlowTableReport, Flows,
+    FlowsLeft, Gateway, Mac, NotTaken, PacketCaptures, PortError, PortHealth, PortKind, PortReport, PortSpec,
+    RouteReport, ServiceFlows, Settings, Simulation, StuckWorker, WorkerTimes, Workers,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::parse::Source;
 use palisade::policy::testcase::Endpoint;
 use palisade::source::load::{LoadOptions, load_sources};
-use palisade::tables::Verdict;
+use palisade::tables::{RuleOrigin, ServicePortName, Verdict};
 
-use crate::fixture::{Scratch, on_port, pod, pod_port};
+use crate::fixture::{NoLayout, NoPackets, Scratch, on_port, pod, pod_port};
 
 /// Memory ports under the names of interfaces.
 pub(crate) struct SimulatedDataplane(Mutex<Simulation>);
@@ -56,10 +60,6 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().counters()
     }
 
-    fn flows(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
-        self.0.lock().unwrap().flows(100).into_iter().all(see);
-    }
-
     fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
         self.0.lock().unwrap().path_by(flow, backend)
     }
@@ -70,6 +70,117 @@ impl DataplaneApi for SimulatedDataplane {
 
     fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
         self.0.lock().unwrap().route_of(address)
+    }
+
+    fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
+        let FlowPath { generation, egress, ingress, .. } = self.path(flow, None);
+        FlowDecisions { generation, egress, ingress }
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::AfXdp
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        Some(self)
+    }
+
+    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn block_interface(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn block_new_interface(&self, _: u32, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn unblock_interface(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Workers for SimulatedDataplane {
+    fn flows(&self) -> &dyn Flows {
+        self
+    }
+
+    fn candidates(&self) -> &dyn CandidateTables {
+        &NoLayout
+    }
+
+    fn captures(&self) -> &dyn PacketCaptures {
+        &NoPackets
+    }
+
+    fn times(&self) -> Vec<WorkerTimes> {
+        Vec::new()
+    }
+
+    fn stuck_for(&self, _: Duration) -> Vec<StuckWorker> {
+        Vec::new()
+    }
+
+    fn take_drop_samples(&self) -> DropSamples {
+        DropSamples::default()
+    }
+
+    fn offloads(&self) -> bool {
+        false
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        None
+    }
+
+    fn without_xdp(&self) -> Option<&str> {
+        None
+    }
+
+    fn services_left_out(&self) -> usize {
+        0
+    }
+}
+
+impl Flows for SimulatedDataplane {
+    fn for_each(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
+        self.0.lock().unwrap().flows(100).into_iter().all(see);
+    }
+
+    fn report(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+
+    fn origins(&self, _: &FlowKey) -> [Option<RuleOrigin>; 2] {
+        [None, None]
+    }
+
+    fn end(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
+        unreachable!("nobody ends a flow")
+    }
+
+    fn follow(&self, _: bool) {}
+
+    fn take_events(&self) -> FlowEvents {
+        FlowEvents::default()
+    }
+
+    fn counters(&self) -> &dyn FlowCounters {
+        unreachable!("nobody exports flows")
+    }
+
+    fn of_services(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        self.0.lock().unwrap().service_flows()
     }
 }
 

@@ -10,13 +10,16 @@ use std::time::Duration;
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DataplaneApi, DecisionCount, DesiredState, FlowCounters, FlowInfo, FlowPath, FlowTableReport,
-    FlowsLeft, NotTaken, PortCounters, PortError, PortKind, PortReport, PortSpec, StuckWorker,
-    WorkerCounters, WorkerTimes,
+    Backend, Candidate, CandidateTables, Capture, Counters, DataplaneApi, DecisionCount, DesiredState,
+    Disagreement, DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
+    Flows, FlowsLeft, NotTaken, PacketCaptures, PortCounters, PortError, PortHealth, PortKind, PortReport,
+    PortSpec, RouteReport, ServiceFlows, StuckWorker, WorkerCounters, WorkerTimes, Workers,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+use palisade::tables::{
+    Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, RuleTables, ServicePortName, Verdict,
+};
 
 use crate::ipfix::FakeFlows;
 
@@ -112,7 +115,69 @@ impl DataplaneApi for FakeDataplane {
         }
     }
 
-    fn worker_times(&self) -> Vec<WorkerTimes> {
+    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
+        unreachable!("paths are those of a simulated dataplane")
+    }
+
+    fn decisions(&self, _: &FlowKey) -> FlowDecisions {
+        unreachable!("paths are those of a simulated dataplane")
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::AfXdp
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        Some(self)
+    }
+
+    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn block_interface(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn block_new_interface(&self, _: u32, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn unblock_interface(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn routes(&self) -> Vec<RouteReport> {
+        Vec::new()
+    }
+
+    fn route_of(&self, _: IpAddr) -> Option<RouteReport> {
+        None
+    }
+
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Workers for FakeDataplane {
+    fn flows(&self) -> &dyn Flows {
+        self
+    }
+
+    fn candidates(&self) -> &dyn CandidateTables {
+        &NoLayout
+    }
+
+    fn captures(&self) -> &dyn PacketCaptures {
+        &NoPackets
+    }
+
+    fn times(&self) -> Vec<WorkerTimes> {
         vec![WorkerTimes {
             worker: WorkerId(0),
             core: 0,
@@ -130,21 +195,39 @@ impl DataplaneApi for FakeDataplane {
         }]
     }
 
-    fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+    fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
         let since = *self.halted_for.lock().unwrap();
         let stuck = StuckWorker { worker: WorkerId(0), core: 3, since };
         [stuck].into_iter().filter(|stuck| stuck.since > patience).collect()
     }
 
-    fn flow_table(&self) -> FlowTableReport {
+    fn take_drop_samples(&self) -> DropSamples {
+        DropSamples::default()
+    }
+
+    fn offloads(&self) -> bool {
+        false
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        None
+    }
+
+    fn without_xdp(&self) -> Option<&str> {
+        None
+    }
+
+    fn services_left_out(&self) -> usize {
+        0
+    }
+}
+
+impl Flows for FakeDataplane {
+    fn report(&self) -> FlowTableReport {
         FlowTableReport { capacity: 4096, restored: 2, ..FlowTableReport::default() }
     }
 
-    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
-        unreachable!("paths are those of a simulated dataplane")
-    }
-
-    fn flows(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
+    fn for_each(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
         let flow = |last: u8| FlowInfo {
             key: FlowKey {
                 src: IpAddr::from([10, 1, 0, last]),
@@ -172,12 +255,16 @@ impl DataplaneApi for FakeDataplane {
         (1..=9).map(flow).filter(|flow| !self.ended.lock().unwrap().contains(&flow.key)).all(see);
     }
 
-    fn end_flows(&self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
+    fn origins(&self, _: &FlowKey) -> [Option<RuleOrigin>; 2] {
+        [None, None]
+    }
+
+    fn end(&self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
         if self.is_late.load(Ordering::Relaxed) {
             return Err(FlowsLeft { ended: 2, worker: WorkerId(1) });
         }
         let mut ending = Vec::new();
-        self.flows(&mut |flow| {
+        self.for_each(&mut |flow| {
             ending.extend(wanted(&flow).then_some(flow.key));
             true
         });
@@ -185,12 +272,56 @@ impl DataplaneApi for FakeDataplane {
         Ok(ending.len() as u64)
     }
 
-    fn flow_counters(&self) -> Option<&dyn FlowCounters> {
-        Some(&self.counted)
+    fn follow(&self, is_followed: bool) {
+        self.is_followed.store(is_followed, Ordering::Relaxed);
     }
 
-    fn follow_flows(&self, is_followed: bool) {
-        self.is_followed.store(is_followed, Ordering::Relaxed);
+    fn take_events(&self) -> FlowEvents {
+        FlowEvents::default()
+    }
+
+    fn counters(&self) -> &dyn FlowCounters {
+        &self.counted
+    }
+
+    fn of_services(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+        BTreeMap::new()
+    }
+}
+
+/// Judges no flow.
+pub(crate) struct NoLayout;
+
+impl CandidateTables for NoLayout {
+    fn lay_out(&self, _: &Arc<RuleTables>) -> Option<Candidate> {
+        None
+    }
+
+    fn fits(&self, _: &Candidate) -> bool {
+        unreachable!("there is no candidate")
+    }
+
+    fn judge(&self, _: &Candidate, _: &FlowKey) -> Option<Disagreement> {
+        unreachable!("there is no candidate")
+    }
+
+    fn judge_flows(&self, _: &Candidate, _: &mut dyn FnMut(Disagreement)) -> u64 {
+        unreachable!("there is no candidate")
+    }
+
+    fn flows_evicted(&self) -> u64 {
+        0
+    }
+}
+
+/// Captures no packet.
+pub(crate) struct NoPackets;
+
+impl PacketCaptures for NoPackets {
+    fn run(&self, _: Vec<Arc<Capture>>) {}
+
+    fn clock(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

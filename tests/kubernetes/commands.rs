@@ -1,43 +1,26 @@
 //! The command `palisade agent`, and the agent within the switch, on a control socket.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ipnet::IpNet;
 use palisade::control::protocol::PolicySource;
 use palisade::control::{Client, MetricsFormat, Server, Switch, SwitchSettings};
-use palisade::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
-use palisade::ids::{Generation, PortId};
-use palisade::net::flow::FlowKey;
+use palisade::dataplane::DryRun;
 use palisade::source::kubernetes::{Access, Settings, SwitchTarget, run};
 use serde_json::json;
 
 use crate::fixture::{Scratch, compiled, eventually, node, policy, service, small_cluster, timing};
 use crate::server::ApiServer;
 
-/// Dataplane without workers and ports.
-#[derive(Default)]
-pub(crate) struct NoWorkers(AtomicU32);
-
-impl DataplaneApi for NoWorkers {
-    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::NoInterface { interface: spec.interface.clone() })
-    }
-
-    fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn publish(&self, _world: DesiredState) -> Result<Generation, NotTaken> {
-        Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
-    }
-
-    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
-        unreachable!("nobody asks for a path")
-    }
+/// Switch without ports.
+pub(crate) fn switch() -> Switch {
+    Switch::new(
+        Arc::new(DryRun::new(&palisade::dataplane::Settings::default()).unwrap()),
+        SwitchSettings::default(),
+    )
 }
 
 /// Process that ends with the test.
@@ -60,7 +43,7 @@ fn agent(server: &ApiServer, scratch: &Scratch) -> Command {
 }
 
 fn switch_at(scratch: &Scratch) -> Server {
-    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let switch = switch();
     Server::start(&scratch.0.join("control.sock"), 0o600, Arc::new(switch)).unwrap()
 }
 
@@ -108,7 +91,7 @@ fn the_command_loads_a_switch_survives_its_restart_and_is_alone() {
 fn the_agent_of_the_same_process_loads_its_switch_and_its_state_is_visible() {
     let (server, scratch) = (ApiServer::start(), Scratch::new());
     small_cluster(&server);
-    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let switch = switch();
     let kubeconfig = Some(scratch.write("kubeconfig", &server.kubeconfig(&json!({}))));
     let access = Access { kubeconfig, context: None };
     let settings = Settings { access, node: Some("n1".to_owned()), timing: timing(), ..Settings::default() };

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palisade::control::{Client, Server, Switch, SwitchSettings};
+use palisade::control::{Client, Server, Switch};
 use palisade::source::kubernetes::{Access, ClientTarget, Settings, run};
 use palisade::tables::{ServicePort, ServiceTable};
 use serde_json::json;
 
-use crate::commands::{NoWorkers, StopWhenDropped};
+use crate::commands::{StopWhenDropped, switch};
 use crate::fixture::{
     Agent, Scratch, compiled, eventually, node, pod, policy, served, service, slice, small_cluster, timing,
     unenforced,
@@ -304,7 +304,7 @@ fn a_switch_behind_its_control_socket_gets_the_services_and_again_after_its_rest
     server.put(service("web", "10.96.0.1"));
     let socket = scratch.0.join("control.sock");
     let start = || {
-        let switch = Arc::new(Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default()));
+        let switch = Arc::new(switch());
         (Server::start(&socket, 0o600, switch.clone()).unwrap(), switch)
     };
     let (listener, switch) = start();

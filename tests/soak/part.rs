@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 }
 
 /// Part: tests of one program that share a seed and a number of inputs.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     /// Test program, as `cargo test` names it, or `lib`.

@@ -11,7 +11,7 @@ use crate::control::flows::{EventStream, KeptNames, Selection, describe_events};
 use crate::control::protocol::{FlowQuery, FlowSort};
 use crate::control::server::avoid_worker_cores;
 use crate::control::{ApiError, Switch};
-use crate::dataplane::DropSamples;
+use crate::dataplane::{DropSamples, Workers};
 
 /// Interval of collection. Workers keep the samples of twice that time.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -23,20 +23,22 @@ pub(crate) fn collect_drops(switch: &Arc<Switch>) -> io::Result<Periodic> {
         avoid_worker_cores(&switch.status().cores);
         let mut deny_log = DenyLog::new(switch.settings.denied_interval);
         let mut names = KeptNames::default();
+        // Where the kernel forwards there is nothing to collect.
+        let Some(workers) = switch.dataplane.workers() else { return };
         while ticks.wait(INTERVAL) {
-            switch.collect_drops(&mut deny_log, &mut names);
-            switch.captures.expire(&*switch.dataplane);
-            switch.rehearsal.walk(&switch.state.load_full(), &*switch.dataplane);
-            switch.walk_audit();
+            switch.collect_drops(workers, &mut deny_log, &mut names);
+            switch.captures.expire(workers.captures());
+            switch.rehearsal.walk(&switch.state.load_full(), workers.candidates());
+            switch.walk_audit(workers.candidates());
         }
     })
 }
 
 impl Switch {
     /// Moves the samples of the workers to the logs, with the names and policies of this moment.
-    fn collect_drops(&self, deny_log: &mut DenyLog, names: &mut KeptNames) {
+    fn collect_drops(&self, workers: &dyn Workers, deny_log: &mut DenyLog, names: &mut KeptNames) {
         deny_log.report();
-        let DropSamples { samples, now_ms, lost } = self.dataplane.take_drop_samples();
+        let DropSamples { samples, now_ms, lost } = workers.take_drop_samples();
         let is_followed = self.followers.is_any();
         if !is_followed {
             *names = KeptNames::default();
@@ -49,13 +51,13 @@ impl Switch {
         let records: Vec<_> = samples.iter().map(record).collect();
         records.iter().for_each(|record| deny_log.add(record));
         if is_followed {
-            let events = self.dataplane.take_flow_events();
+            let events = workers.flows().take_events();
             names.update(&state);
-            let lines = describe_events(&events, &records, names, &*self.dataplane);
-            self.followers.send(&lines, events.lost, &*self.dataplane);
+            let lines = describe_events(&events, &records, names, workers.flows());
+            self.followers.send(&lines, events.lost, workers.flows());
         }
         self.ipfix.note_denied(&records);
-        self.rehearsal.judge_denied(&records, &state, &*self.dataplane);
+        self.rehearsal.judge_denied(&records, &state, workers.candidates());
         let mut log = self.drop_log.lock().unwrap_or_else(PoisonError::into_inner);
         records.into_iter().for_each(|record| log.add(record));
         log.lost = lost;
@@ -71,13 +73,15 @@ impl Switch {
             let reason = "events take filters only: pod, address, port, protocol and state".to_owned();
             return Err(ApiError::Field { field: "query", reason });
         }
-        self.require_workers("events of flows", "`conntrack -E` shows those of the kernel")?;
+        let workers = self.require_workers("events of flows", "`conntrack -E` shows those of the kernel")?;
         let selection = Selection::new(query, &self.state.load_full())?;
-        self.followers.add(selection, only_reads, &*self.dataplane)
+        self.followers.add(selection, only_reads, workers.flows())
     }
 
     /// Ends all streams of events, because the switch stops.
     pub(in crate::control) fn close_streams(&self) {
-        self.followers.close(&*self.dataplane);
+        if let Some(workers) = self.dataplane.workers() {
+            self.followers.close(workers.flows());
+        }
     }
 }

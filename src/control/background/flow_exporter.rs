@@ -21,8 +21,8 @@ pub fn export_flows(switch: &Arc<Switch>) -> io::Result<Option<Periodic>> {
     let switch = switch.clone();
     let thread = Periodic::start("palisade-ipfix", move |ticks| {
         avoid_worker_cores(&switch.settings.cores);
-        let Some(flows) = switch.dataplane.flow_counters() else { return };
-        let mut exporter = Exporter::start(flows, &switch.ipfix, &settings);
+        let Some(workers) = switch.dataplane.workers() else { return };
+        let mut exporter = Exporter::start(workers.flows().counters(), &switch.ipfix, &settings);
         drop(ready);
         while ticks.wait(INTERVAL) {
             exporter.run(&switch.state.load_full());

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::selection::Selection;
 use crate::control::ApiError;
 use crate::control::protocol::FlowEventLine;
-use crate::dataplane::DataplaneApi;
+use crate::dataplane::Flows;
 use crate::limits::{FOLLOWER_BYTES_MAX, FOLLOWER_EVENTS_MAX, FOLLOWERS_MAX};
 
 /// Longest time without a line: an empty one shows the server that the connection is in use.
@@ -66,7 +66,7 @@ impl Followers {
         &self,
         selection: Selection,
         only_reads: bool,
-        dataplane: &dyn DataplaneApi,
+        flows: &dyn Flows,
     ) -> Result<EventStream, ApiError> {
         let mut followers = self.lock();
         let places = if only_reads { FOLLOWERS_MAX / 2 } else { FOLLOWERS_MAX };
@@ -76,8 +76,8 @@ impl Followers {
         }
         if followers.open.is_empty() {
             // Events from before the last reader's end are not for this one.
-            followers.lost = dataplane.take_flow_events().lost;
-            dataplane.follow_flows(true);
+            followers.lost = flows.take_events().lost;
+            flows.follow(true);
         }
         let (sender, lines) = unbounded_channel();
         let shared = Arc::new(StreamState::default());
@@ -100,25 +100,25 @@ impl Followers {
     }
 
     /// Sends events to the readers. `lost` is the number of events that workers have lost since the start.
-    pub(in crate::control) fn send(&self, events: &[FlowEventLine], lost: u64, dataplane: &dyn DataplaneApi) {
+    pub(in crate::control) fn send(&self, events: &[FlowEventLine], lost: u64, flows: &dyn Flows) {
         let mut followers = self.lock();
         let newly_lost = lost.saturating_sub(followers.lost);
         followers.lost = followers.lost.max(lost);
         let lines: Vec<Bytes> = events.iter().map(line).collect();
         followers.open.retain_mut(|reader| reader.send_selected(events, &lines, newly_lost));
         if followers.open.is_empty() {
-            dataplane.follow_flows(false);
+            flows.follow(false);
         }
     }
 
     /// Ends all streams, because the switch stops.
-    pub(in crate::control) fn close(&self, dataplane: &dyn DataplaneApi) {
+    pub(in crate::control) fn close(&self, flows: &dyn Flows) {
         let mut followers = self.lock();
         followers.is_closed = true;
         for reader in followers.open.drain(..) {
             let _ = reader.shared.end.set(STOPPED);
         }
-        dataplane.follow_flows(false);
+        flows.follow(false);
     }
 
     fn lock(&self) -> MutexGuard<'_, Readers> {
@@ -200,38 +200,50 @@ impl Body for EventStream {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
-    use std::net::SocketAddr;
+    use std::collections::BTreeMap;
 
     use super::*;
     use crate::control::protocol::{FlowEventRecord, FlowQuery};
     use crate::control::state::State;
-    use crate::dataplane::{DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
-    use crate::ids::{Generation, PortId};
+    use crate::dataplane::{FlowCounters, FlowEvents, FlowInfo, FlowTableReport, FlowsLeft, ServiceFlows};
     use crate::net::flow::{FlowKey, Protocol};
+    use crate::tables::{RuleOrigin, ServicePortName};
 
     /// Records whether flows are followed.
     #[derive(Default)]
     struct Followed(std::sync::atomic::AtomicBool);
 
-    impl DataplaneApi for Followed {
-        fn open_port(&self, _: &PortSpec) -> Result<PortReport, PortError> {
+    impl Flows for Followed {
+        fn report(&self) -> FlowTableReport {
             unreachable!()
         }
 
-        fn close_port(&self, _: PortId, _: bool) -> Result<(), PortError> {
+        fn for_each(&self, _: &mut dyn FnMut(FlowInfo) -> bool) {
             unreachable!()
         }
 
-        fn publish(&self, _: DesiredState) -> Result<Generation, NotTaken> {
+        fn origins(&self, _: &FlowKey) -> [Option<RuleOrigin>; 2] {
             unreachable!()
         }
 
-        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
+        fn end(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
             unreachable!()
         }
 
-        fn follow_flows(&self, is_followed: bool) {
+        fn follow(&self, is_followed: bool) {
             self.0.store(is_followed, Ordering::Relaxed);
+        }
+
+        fn take_events(&self) -> FlowEvents {
+            FlowEvents::default()
+        }
+
+        fn counters(&self) -> &dyn FlowCounters {
+            unreachable!()
+        }
+
+        fn of_services(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
+            unreachable!()
         }
     }
 

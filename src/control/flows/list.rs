@@ -7,7 +7,7 @@ use super::selection::{PodNames, Selection};
 use crate::control::ApiError;
 use crate::control::protocol::{FlowHolder, FlowQuery, FlowRecord, FlowSort, FlowsEnded, FlowsReport};
 use crate::control::state::State;
-use crate::dataplane::{DataplaneApi, FlowInfo};
+use crate::dataplane::{FlowInfo, Flows};
 use crate::ids::PortId;
 use crate::limits::{FLOWS_LISTED, FLOWS_LISTED_MAX};
 use crate::net::flow::FlowKey;
@@ -16,7 +16,7 @@ use crate::net::flow::FlowKey;
 pub(in crate::control) fn list(
     query: &FlowQuery,
     state: &State,
-    dataplane: &dyn DataplaneApi,
+    flows: &dyn Flows,
 ) -> Result<FlowsReport, ApiError> {
     refuse("all", query.all, "a list needs no leave for all flows: without a filter it has all")?;
     let limit = query.limit.unwrap_or(FLOWS_LISTED);
@@ -26,10 +26,9 @@ pub(in crate::control) fn list(
     }
     let selection = Selection::new(query, state)?;
     let names = PodNames::new(state);
-    let mut report =
-        FlowsReport { capacity: dataplane.flow_table().capacity as u64, ..FlowsReport::default() };
+    let mut report = FlowsReport { capacity: flows.report().capacity as u64, ..FlowsReport::default() };
     let (mut first, mut holders) = (First::new(query.sort, limit), Holders::default());
-    dataplane.flows(&mut |flow| {
+    flows.for_each(&mut |flow| {
         report.total += 1;
         if selection.selects(&flow.key, Some(&flow.state)) {
             report.matched += 1;
@@ -42,7 +41,7 @@ pub(in crate::control) fn list(
         true
     });
     let describe = |mut flow: FlowInfo| {
-        [flow.egress, flow.ingress] = dataplane.flow_origins(&flow.key);
+        [flow.egress, flow.ingress] = flows.origins(&flow.key);
         let [source_pod, destination_pod] = names.ends(&flow.key);
         FlowRecord { flow, source_pod, destination_pod }
     };
@@ -55,7 +54,7 @@ pub(in crate::control) fn list(
 pub(in crate::control) fn flush(
     query: &FlowQuery,
     state: &State,
-    dataplane: &dyn DataplaneApi,
+    flows: &dyn Flows,
 ) -> Result<FlowsEnded, ApiError> {
     refuse("limit", query.limit.is_some(), "a flush ends all flows that the filters select")?;
     refuse("sort", query.sort != FlowSort::default(), "a flush has no order")?;
@@ -67,7 +66,7 @@ pub(in crate::control) fn flush(
     }
     let selection = Selection::new(query, state)?;
     let mut wanted = |flow: &FlowInfo| selection.selects(&flow.key, Some(&flow.state));
-    Ok(FlowsEnded { ended: dataplane.end_flows(&mut wanted)? })
+    Ok(FlowsEnded { ended: flows.end(&mut wanted)? })
 }
 
 fn refuse(field: &'static str, is_given: bool, reason: &str) -> Result<(), ApiError> {

@@ -6,6 +6,7 @@ use crate::control::ApiError;
 use crate::control::protocol::{AuditPatch, AuditReport, AuditTables};
 use crate::control::state::State;
 use crate::control::switch::Switch;
+use crate::dataplane::CandidateTables;
 use crate::ids::Generation;
 use crate::limits::AUDIT_POLICIES_MAX;
 use crate::tables::{PolicyRef, RuleTables, TablesError};
@@ -40,7 +41,7 @@ impl Switch {
         if let Some(of) = of {
             self.check_revision(of)?;
         }
-        self.audit.load(state.tables_since, policies, tables, &*self.dataplane);
+        self.audit.load(state.tables_since, policies, tables, self.flows_evicted());
         Ok(())
     }
 
@@ -84,14 +85,18 @@ impl Switch {
 
     /// Reports on the audited policies.
     pub fn audit_report(&self) -> AuditReport {
-        self.audit.report(&self.state.load(), &*self.dataplane)
+        self.audit.report(&self.state.load(), self.flows_evicted())
     }
 
     /// Judges all flows by the audited policies, if there are some and it is time.
-    pub(in crate::control) fn walk_audit(&self) {
+    pub(in crate::control) fn walk_audit(&self, workers: &dyn CandidateTables) {
         // The thread of the walk collects samples, too, and must not wait for a change.
         let settled = || (!self.is_changing()).then(|| self.state.load_full());
-        self.audit.walk(&self.state.load_full(), &*self.dataplane, settled);
+        self.audit.walk(&self.state.load_full(), workers, settled);
+    }
+
+    fn flows_evicted(&self) -> u64 {
+        self.dataplane.workers().map_or(0, |workers| workers.candidates().flows_evicted())
     }
 }
 

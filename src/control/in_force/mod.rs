@@ -12,7 +12,7 @@ use super::explain::{self, LiveState, PathReport};
 use super::protocol::{AclReport, Checked, ClassInfo, ClassesReport, PodInfo, PoliciesReport, RouteInfo};
 use super::switch::Switch;
 use super::{ApiError, CoverageCheck};
-use crate::dataplane::RouteOrigin;
+use crate::dataplane::{RouteOrigin, Workers};
 use crate::limits::{CLASS_POLICIES_MAX, REPORT_ENTRIES_MAX};
 use crate::nearest::nearest;
 use crate::net::flow::{FlowKey, Protocol};
@@ -60,7 +60,11 @@ impl Switch {
             let route = |address| Some(state.route_info(&self.dataplane.route_of(address)?));
             let live = LiveState::new([judged.src, judged.dst].map(route), &hits);
             let report = explain::report(&path, ends, &state, &self.settings, &live);
-            PathReport { audit: self.audit.denial(&judged, &state, &*self.dataplane), ..report }
+            let candidates = self.dataplane.workers().map(Workers::candidates);
+            PathReport {
+                audit: candidates.and_then(|tables| self.audit.denial(&judged, &state, tables)),
+                ..report
+            }
         };
         Ok(flows.iter().map(report).collect())
     }

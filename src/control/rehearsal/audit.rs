@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use super::denials::{Denials, DeniedFlows};
-use super::layout::{Layout, WALK_TIME_MAX, flows_evicted, next_walk};
+use super::layout::{Layout, WALK_TIME_MAX, next_walk};
 use crate::control::protocol::{AuditReport, AuditedPolicy};
 use crate::control::state::State;
-use crate::dataplane::{Candidate, DataplaneApi};
+use crate::dataplane::{Candidate, CandidateTables};
 use crate::ids::Generation;
 use crate::net::flow::FlowKey;
 use crate::tables::{PolicyRef, RuleOrigin, RuleTables, Verdict};
@@ -63,15 +63,14 @@ impl Running {
 
 impl Audit {
     /// Loads an audit in place of an earlier one. Policies that were audited before keep their counts. The tables have passed
-    /// their check, and stand beside those that are in force since `base`.
+    /// their check, and stand beside those that are in force since `base`. `evicted_before` is the number of flows evicted by now.
     pub(in crate::control) fn load(
         &self,
         base: Generation,
         policies: Vec<PolicyRef>,
         tables: Result<RuleTables, String>,
-        dataplane: &dyn DataplaneApi,
+        evicted_before: u64,
     ) {
-        let evicted_before = flows_evicted(dataplane);
         let tables = tables.map(Arc::new);
         let mut slot = self.lock();
         slot.revision += 1;
@@ -118,9 +117,8 @@ impl Audit {
             .map_or_else(Default::default, |running| (running.denials.policies(), running.problem(state)))
     }
 
-    /// Reports on the audit.
-    pub(in crate::control) fn report(&self, state: &State, dataplane: &dyn DataplaneApi) -> AuditReport {
-        let evicted = flows_evicted(dataplane);
+    /// Reports on the audit, with the number of flows `evicted` since the start.
+    pub(in crate::control) fn report(&self, state: &State, evicted: u64) -> AuditReport {
         let slot = self.lock();
         let Some(running) = slot.running.as_ref() else { return AuditReport::default() };
         AuditReport {
@@ -143,11 +141,11 @@ impl Audit {
         &self,
         key: &FlowKey,
         state: &State,
-        dataplane: &dyn DataplaneApi,
+        workers: &dyn CandidateTables,
     ) -> Option<RuleOrigin> {
         let layout = self.lock().running.as_ref()?.layout(state)?;
-        let (_, candidate) = layout.current(dataplane)?;
-        let found = dataplane.judge(&candidate, key)?;
+        let (_, candidate) = layout.current(workers)?;
+        let found = workers.judge(&candidate, key)?;
         found.candidate.decided_by.filter(|_| found.candidate.verdict == Verdict::Deny)
     }
 
@@ -155,7 +153,7 @@ impl Audit {
     pub(in crate::control) fn walk(
         &self,
         state: &State,
-        dataplane: &dyn DataplaneApi,
+        workers: &dyn CandidateTables,
         settled: impl FnOnce() -> Option<Arc<State>>,
     ) {
         let began = Instant::now();
@@ -168,8 +166,8 @@ impl Audit {
             running.next_walk = began + WALK_TIME_MAX;
             (layout, running.denials.begin(SystemTime::now(), state))
         };
-        let walked = layout.current(dataplane).map(|(layout, candidate)| {
-            let flows = dataplane.judge_flows(&candidate, &mut |flow| found.add(flow));
+        let walked = layout.current(workers).map(|(layout, candidate)| {
+            let flows = workers.judge_flows(&candidate, &mut |flow| found.add(flow));
             (layout, flows)
         });
         // Other tables may have come into force during the walk, without a state yet that says so.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::dataplane::{Candidate, DataplaneApi};
+use crate::dataplane::{Candidate, CandidateTables};
 use crate::tables::RuleTables;
 
 /// Least time between two walks over the flow table. Flows that end stay in the table for longer.
@@ -18,11 +18,6 @@ pub(super) fn next_walk(began: Instant) -> Instant {
     Instant::now() + WALK_INTERVAL.max(began.elapsed() * WALK_SHARE)
 }
 
-/// Number of flows that the flow table has evicted since the start.
-pub(super) fn flows_evicted(dataplane: &dyn DataplaneApi) -> u64 {
-    dataplane.counters().workers.values().map(|worker| worker.flows_evicted).sum()
-}
-
 /// Candidate tables and their layout, used without a lock: a layout and a walk take long.
 pub(super) struct Layout {
     pub(super) tables: Arc<RuleTables>,
@@ -31,16 +26,16 @@ pub(super) struct Layout {
 
 impl Layout {
     /// The candidate for the ports and pods of this moment.
-    pub(super) fn current(mut self, dataplane: &dyn DataplaneApi) -> Option<(Layout, Arc<Candidate>)> {
-        if self.fitting(dataplane).is_none() {
-            self.candidate = dataplane.candidate(&self.tables).map(Arc::new);
+    pub(super) fn current(mut self, workers: &dyn CandidateTables) -> Option<(Layout, Arc<Candidate>)> {
+        if self.fitting(workers).is_none() {
+            self.candidate = workers.lay_out(&self.tables).map(Arc::new);
         }
         let candidate = self.candidate.clone()?;
         Some((self, candidate))
     }
 
     /// The candidate, if it is laid out for the ports and pods of this moment.
-    pub(super) fn fitting(&self, dataplane: &dyn DataplaneApi) -> Option<&Arc<Candidate>> {
-        self.candidate.as_ref().filter(|candidate| dataplane.fits(candidate))
+    pub(super) fn fitting(&self, workers: &dyn CandidateTables) -> Option<&Arc<Candidate>> {
+        self.candidate.as_ref().filter(|candidate| workers.fits(candidate))
     }
 }

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use self::disagreements::{Disagreements, Seen};
-use self::layout::{Layout, WALK_TIME_MAX, flows_evicted, next_walk};
+use self::layout::{Layout, WALK_TIME_MAX, next_walk};
 use super::ApiError;
 use super::protocol::{DropRecord, PolicyOrigin, ShadowReport};
 use super::state::{State, unix_seconds};
-use crate::dataplane::{Candidate, DataplaneApi, DropReason};
+use crate::dataplane::{Candidate, CandidateTables, DropReason};
 use crate::ids::Generation;
 use crate::net::flow::FlowKey;
 use crate::tables::RuleTables;
@@ -68,9 +68,9 @@ impl Rehearsal {
         tables: RuleTables,
         origin: PolicyOrigin,
         state: &State,
-        dataplane: &dyn DataplaneApi,
+        workers: &dyn CandidateTables,
     ) {
-        let evicted_before = flows_evicted(dataplane);
+        let evicted_before = workers.flows_evicted();
         let (tables, began) = (Arc::new(tables), Instant::now());
         let layout = Layout { tables: tables.clone(), candidate: None };
         *self.lock() = Some(Running {
@@ -87,7 +87,7 @@ impl Rehearsal {
             evicted_before,
             next_walk: began + WALK_TIME_MAX,
         });
-        self.walk_with(layout, began, state, dataplane);
+        self.walk_with(layout, began, state, workers);
     }
 
     /// The candidate tables, their origin, and the generation of the tables that they were loaded beside.
@@ -98,8 +98,8 @@ impl Rehearsal {
     }
 
     /// Reports on the candidate tables.
-    pub(super) fn report(&self, dataplane: &dyn DataplaneApi) -> Result<ShadowReport, ApiError> {
-        let evicted = flows_evicted(dataplane);
+    pub(super) fn report(&self, workers: &dyn CandidateTables) -> Result<ShadowReport, ApiError> {
+        let evicted = workers.flows_evicted();
         let running = self.lock();
         let running = running.as_ref().ok_or(ApiError::NoShadow)?;
         let (disagreements, left_out) = running.disagreements.report();
@@ -125,7 +125,7 @@ impl Rehearsal {
     }
 
     /// Judges all flows, if candidate tables are loaded and it is time.
-    pub(super) fn walk(&self, state: &State, dataplane: &dyn DataplaneApi) {
+    pub(super) fn walk(&self, state: &State, workers: &dyn CandidateTables) {
         let began = Instant::now();
         let layout = {
             let mut running = self.lock();
@@ -134,13 +134,13 @@ impl Rehearsal {
             running.next_walk = began + WALK_TIME_MAX;
             running.layout()
         };
-        self.walk_with(layout, began, state, dataplane);
+        self.walk_with(layout, began, state, workers);
     }
 
-    fn walk_with(&self, layout: Layout, began: Instant, state: &State, dataplane: &dyn DataplaneApi) {
-        let Some((layout, candidate)) = layout.current(dataplane) else { return };
+    fn walk_with(&self, layout: Layout, began: Instant, state: &State, workers: &dyn CandidateTables) {
+        let Some((layout, candidate)) = layout.current(workers) else { return };
         let mut seen = Seen::at(SystemTime::now(), state);
-        let flows = dataplane.judge_flows(&candidate, &mut |found| seen.add(found));
+        let flows = workers.judge_flows(&candidate, &mut |found| seen.add(found));
         let mut waiting = Vec::new();
         self.update(&layout.tables, |running| {
             running.candidate = layout.candidate;
@@ -150,19 +150,19 @@ impl Rehearsal {
             running.next_walk = next_walk(began);
             waiting = std::mem::take(&mut running.waiting);
         });
-        self.note_denied(&layout.tables, &waiting, &candidate, state, dataplane);
+        self.note_denied(&layout.tables, &waiting, &candidate, state, workers);
     }
 
     /// Judges sampled packets that the tables in force have denied.
-    pub(super) fn judge_denied(&self, records: &[DropRecord], state: &State, dataplane: &dyn DataplaneApi) {
+    pub(super) fn judge_denied(&self, records: &[DropRecord], state: &State, workers: &dyn CandidateTables) {
         let denied = records.iter().filter(|record| DENIALS.contains(&record.reason));
         let keys: Vec<_> = denied.filter_map(|record| record.flow).collect();
         if keys.is_empty() {
             return;
         }
         let Some(layout) = self.lock().as_ref().map(Running::layout) else { return };
-        match layout.fitting(dataplane) {
-            Some(candidate) => self.note_denied(&layout.tables, &keys, candidate, state, dataplane),
+        match layout.fitting(workers) {
+            Some(candidate) => self.note_denied(&layout.tables, &keys, candidate, state, workers),
             // A layout takes long, and pods may come and go all the time: only walks make one.
             None => self.update(&layout.tables, |running| {
                 let room = WAITING_MAX - running.waiting.len();
@@ -178,9 +178,9 @@ impl Rehearsal {
         keys: &[FlowKey],
         candidate: &Candidate,
         state: &State,
-        dataplane: &dyn DataplaneApi,
+        workers: &dyn CandidateTables,
     ) {
-        let found: Vec<_> = keys.iter().filter_map(|key| dataplane.judge(candidate, key)).collect();
+        let found: Vec<_> = keys.iter().filter_map(|key| workers.judge(candidate, key)).collect();
         self.update(tables, |running| {
             found.iter().for_each(|found| running.disagreements.note_denied(found, state));
         });
@@ -200,15 +200,12 @@ impl Rehearsal {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use std::thread;
     use std::time::Duration;
 
     use super::*;
-    use crate::dataplane::{DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
-    use crate::ids::{Generation, PortId};
-    use crate::net::flow::FlowKey;
+    use crate::dataplane::Disagreement;
 
     /// Takes as long for the layout of a candidate as a test likes.
     struct SlowLayout {
@@ -216,27 +213,27 @@ mod tests {
         go_on: Mutex<Receiver<()>>,
     }
 
-    impl DataplaneApi for SlowLayout {
-        fn open_port(&self, _: &PortSpec) -> Result<PortReport, PortError> {
-            unreachable!()
-        }
-
-        fn close_port(&self, _: PortId, _: bool) -> Result<(), PortError> {
-            unreachable!()
-        }
-
-        fn publish(&self, _: DesiredState) -> Result<Generation, NotTaken> {
-            unreachable!()
-        }
-
-        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
-            unreachable!()
-        }
-
-        fn candidate(&self, _: &Arc<RuleTables>) -> Option<Candidate> {
+    impl CandidateTables for SlowLayout {
+        fn lay_out(&self, _: &Arc<RuleTables>) -> Option<Candidate> {
             self.begun.send(()).unwrap();
             self.go_on.lock().unwrap().recv().unwrap();
             None
+        }
+
+        fn fits(&self, _: &Candidate) -> bool {
+            unreachable!()
+        }
+
+        fn judge(&self, _: &Candidate, _: &FlowKey) -> Option<Disagreement> {
+            unreachable!()
+        }
+
+        fn judge_flows(&self, _: &Candidate, _: &mut dyn FnMut(Disagreement)) -> u64 {
+            unreachable!()
+        }
+
+        fn flows_evicted(&self) -> u64 {
+            0
         }
     }
 
@@ -275,26 +272,26 @@ mod tests {
     #[derive(Default)]
     struct CountedLayouts(std::sync::atomic::AtomicU32);
 
-    impl DataplaneApi for CountedLayouts {
-        fn open_port(&self, _: &PortSpec) -> Result<PortReport, PortError> {
-            unreachable!()
-        }
-
-        fn close_port(&self, _: PortId, _: bool) -> Result<(), PortError> {
-            unreachable!()
-        }
-
-        fn publish(&self, _: DesiredState) -> Result<Generation, NotTaken> {
-            unreachable!()
-        }
-
-        fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
-            unreachable!()
-        }
-
-        fn candidate(&self, _: &Arc<RuleTables>) -> Option<Candidate> {
+    impl CandidateTables for CountedLayouts {
+        fn lay_out(&self, _: &Arc<RuleTables>) -> Option<Candidate> {
             self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             None
+        }
+
+        fn fits(&self, _: &Candidate) -> bool {
+            unreachable!()
+        }
+
+        fn judge(&self, _: &Candidate, _: &FlowKey) -> Option<Disagreement> {
+            unreachable!()
+        }
+
+        fn judge_flows(&self, _: &Candidate, _: &mut dyn FnMut(Disagreement)) -> u64 {
+            unreachable!()
+        }
+
+        fn flows_evicted(&self) -> u64 {
+            0
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) fn routes() -> Router<Arc<Switch>> {
 }
 
 async fn report(State(switch): Shared) -> Result<Json<ShadowReport>, HttpError> {
-    run_blocking(move || Ok(Json(switch.rehearsal.report(&*switch.dataplane)?)))
+    run_blocking(move || Ok(Json(switch.rehearsal.report(switch.candidates()?)?)))
 }
 
 async fn load(
@@ -38,13 +38,13 @@ async fn load(
     let (Query(query), body) = (query?, body?);
     let (origin, coverage) = (origin(peer), query.coverage(CoverageCheck::Require));
     run_blocking(move || {
-        switch.require_workers("candidate tables", "`palisade diff` compares manifests")?;
+        let candidates = switch.candidates()?;
         let tables: RuleTables = parse_body(&body)?;
         let state = switch.state.load_full();
         state.check_coverage(&tables, coverage, switch.settings.fail_open)?;
         tables.check().map_err(ApiError::from)?;
-        switch.rehearsal.load(tables, origin, &state, &*switch.dataplane);
-        Ok(Json(switch.rehearsal.report(&*switch.dataplane)?))
+        switch.rehearsal.load(tables, origin, &state, candidates);
+        Ok(Json(switch.rehearsal.report(candidates)?))
     })
 }
 

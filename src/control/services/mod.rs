@@ -76,7 +76,8 @@ impl Switch {
         let Some(served) = &state.served.all else {
             return ServicesReport { generation: state.generation, ..ServicesReport::default() };
         };
-        let counts = self.dataplane.service_flows();
+        let counts =
+            self.dataplane.workers().map(|workers| workers.flows().of_services()).unwrap_or_default();
         let report = |(name, port): (&Arc<ServicePortName>, &Arc<ServicePort>)| {
             let opened = counts.get(&**name);
             let short_circuit = port.short_circuit_backends.iter().flatten();

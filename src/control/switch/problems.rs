@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::Switch;
 use crate::control::protocol::{PortState, SourceStatus};
 use crate::control::state::{State, unix_seconds};
-use crate::dataplane::Backend;
+use crate::dataplane::Workers;
 use crate::limits::UPLINK_SERVICE_PORTS_MAX;
 use crate::tables::PodName;
 use crate::threads;
@@ -105,7 +105,7 @@ impl Switch {
     }
 
     fn worker_problems(&self) -> Vec<String> {
-        let stuck = self.dataplane.stuck_workers().into_iter().map(|stuck| {
+        let stuck = self.stuck_workers().into_iter().map(|stuck| {
             format!(
                 "worker {} (core {}) has not come to the end of a batch for {} s: changes do not reach it; restart the switch",
                 stuck.worker,
@@ -122,20 +122,21 @@ impl Switch {
 
     /// Parts of what the operator asked for that the node, or the switch, does not do.
     fn limits(&self, state: &State) -> Vec<String> {
-        let links = self.dataplane.without_links().map(|why| {
+        let workers = self.dataplane.workers();
+        let links = workers.and_then(Workers::without_links).map(|why| {
             format!(
                 "XDP programs are attached without BPF links, and `ip link set dev NAME xdp off` takes them off; the links come \
                  with a restart of the switch that finds a BPF file system: {why}"
             )
         });
-        let without_xdp = self.dataplane.without_xdp().map(|reason| {
+        let without_xdp = workers.and_then(Workers::without_xdp).map(|reason| {
             format!("only tap ports open, because the switch has started without AF_XDP: {reason}")
         });
         let ipfix = self.ipfix_report().and_then(|report| {
             let (error, collector) = (report.error?, report.collector);
             Some(format!("flows do not reach the collector {collector}: {error}"))
         });
-        let services = match self.dataplane.services_left_out() {
+        let services = match workers.map_or(0, Workers::services_left_out) {
             0 => None,
             count => Some(format!(
                 "{count} ports of Services stay with the kernel: an uplink takes {UPLINK_SERVICE_PORTS_MAX} of them"
@@ -152,7 +153,7 @@ impl Switch {
 
     fn audit_problem(&self, state: &State) -> Option<String> {
         let (audited, reason) = self.audit.policies(state);
-        let is_unseen = self.dataplane.backend() != Backend::AfXdp && !audited.is_empty();
+        let is_unseen = self.dataplane.workers().is_none() && !audited.is_empty();
         let reason = reason
             .or_else(|| is_unseen.then(|| "the kernel forwards, and the switch sees no flow".to_owned()))?;
         let audited = match audited.len() {

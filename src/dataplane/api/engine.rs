@@ -1,30 +1,33 @@
 //! Operations of the dataplane on AF_XDP.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::DataplaneApi;
-use crate::dataplane::capture::Capture;
-use crate::dataplane::core::rehearsal::{Candidate, Disagreement};
-use crate::dataplane::engine::{Dataplane, Guards, WORKER_TIMEOUT, link_of};
+use super::{CandidateTables, DataplaneApi, Flows, PacketCaptures, Workers};
+use crate::dataplane::engine::{Dataplane, Guards, link_of};
 use crate::dataplane::fib::layout;
 use crate::dataplane::port_attachment::{PortAttachment, check_tap};
 use crate::dataplane::{
-    Counters, DesiredState, DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath,
-    FlowTableReport, FlowsLeft, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport,
-    ServiceFlows, StuckWorker, WorkerTimes,
+    Backend, Counters, DesiredState, DropSamples, FlowDecisions, FlowPath, NotTaken, PortError, PortHealth,
+    PortKind, PortReport, PortSpec, RouteReport, StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
 use crate::netlink::{Interface, NetlinkError};
-use crate::tables::{RuleOrigin, RuleTables, ServicePortName};
 use crate::xdp::{Guard, Pins, Program};
 
 impl DataplaneApi for Dataplane {
+    fn backend(&self) -> Backend {
+        Backend::AfXdp
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        Some(self)
+    }
+
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         if spec.kind == PortKind::Tap {
@@ -41,10 +44,6 @@ impl DataplaneApi for Dataplane {
         self.open_with_id(&mut ports, id, spec, |view, interface| {
             self.core.add_port(id, view, link_of(interface), &self.wait_for_workers());
         })
-    }
-
-    fn offloads(&self) -> bool {
-        self.core.shared.offload.is_some()
     }
 
     fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
@@ -150,21 +149,9 @@ impl DataplaneApi for Dataplane {
         Ok(())
     }
 
-    fn without_links(&self) -> Option<&str> {
-        self.pins.as_ref().err().map(String::as_str)
-    }
-
-    fn without_xdp(&self) -> Option<&str> {
-        self.without_xdp.as_deref()
-    }
-
     fn problems(&self) -> Vec<String> {
         let problems = self.port_problems().values().cloned().collect::<Vec<_>>().into_iter();
         problems.chain(self.core.save_problem.get()).chain(self.core.offload_problem()).collect()
-    }
-
-    fn workers_stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
-        self.stuck_for(patience)
     }
 
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
@@ -218,46 +205,6 @@ impl DataplaneApi for Dataplane {
         counters
     }
 
-    fn worker_times(&self) -> Vec<WorkerTimes> {
-        self.core.worker_times()
-    }
-
-    fn run_captures(&self, captures: Vec<Arc<Capture>>) {
-        // A capture is to see every packet.
-        if let Some(offload) = &self.core.shared.offload {
-            offload.suspend(!captures.is_empty());
-        }
-        self.core.shared.captures.run(captures);
-    }
-
-    fn clock(&self) -> Duration {
-        self.core.shared.start.elapsed()
-    }
-
-    fn take_drop_samples(&self) -> DropSamples {
-        self.core.take_drop_samples()
-    }
-
-    fn candidate(&self, tables: &Arc<RuleTables>) -> Option<Candidate> {
-        Some(self.core.candidate(tables.clone()))
-    }
-
-    fn fits(&self, candidate: &Candidate) -> bool {
-        self.core.fits(candidate)
-    }
-
-    fn judge(&self, candidate: &Candidate, key: &FlowKey) -> Option<Disagreement> {
-        self.core.judge(candidate, key)
-    }
-
-    fn judge_flows(&self, candidate: &Candidate, differs: &mut dyn FnMut(Disagreement)) -> u64 {
-        self.core.judge_flows(candidate, differs)
-    }
-
-    fn flow_table(&self) -> FlowTableReport {
-        self.core.flow_table().clone()
-    }
-
     fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
         self.core.path(flow, backend)
     }
@@ -273,36 +220,46 @@ impl DataplaneApi for Dataplane {
     fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
         self.core.route_of(address)
     }
+}
 
-    fn flows(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
-        self.core.flows(self.core.clock_ms(), see);
+impl Workers for Dataplane {
+    fn flows(&self) -> &dyn Flows {
+        &self.core
     }
 
-    fn flow_origins(&self, flow: &FlowKey) -> [Option<RuleOrigin>; 2] {
-        self.core.flow_origins(flow)
+    fn candidates(&self) -> &dyn CandidateTables {
+        &self.core
     }
 
-    fn follow_flows(&self, is_followed: bool) {
-        self.core.shared.flow_events.follow(is_followed);
+    fn captures(&self) -> &dyn PacketCaptures {
+        &self.core
     }
 
-    fn take_flow_events(&self) -> FlowEvents {
-        self.core.take_flow_events()
+    fn times(&self) -> Vec<WorkerTimes> {
+        self.core.worker_times()
     }
 
-    fn flow_counters(&self) -> Option<&dyn FlowCounters> {
-        Some(&self.core)
+    fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+        Dataplane::stuck_for(self, patience)
+    }
+
+    fn take_drop_samples(&self) -> DropSamples {
+        self.core.take_drop_samples()
+    }
+
+    fn offloads(&self) -> bool {
+        self.core.shared.offload.is_some()
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        self.pins.as_ref().err().map(String::as_str)
+    }
+
+    fn without_xdp(&self) -> Option<&str> {
+        self.without_xdp.as_deref()
     }
 
     fn services_left_out(&self) -> usize {
         self.core.services_left_out()
-    }
-
-    fn service_flows(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
-        self.core.service_flows()
-    }
-
-    fn end_flows(&self, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
-        self.core.end_flows(self.core.clock_ms(), wanted, WORKER_TIMEOUT, &mut |_| ())
     }
 }

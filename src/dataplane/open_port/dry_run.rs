@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{
     check_link, is_offloadable, missing_queues, not_offloaded_warning, offload_obstacle, usable_queues,
 };
-use crate::dataplane::api::DataplaneApi;
+use crate::dataplane::api::{CandidateTables, DataplaneApi, Flows, PacketCaptures, Workers};
 use crate::dataplane::core::Core;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::{
-    ConntrackSettings, DesiredState, FlowMemory, FlowPath, NotTaken, PortError, PortKind, PortReport,
-    PortSpec, Settings, StartError, uplink,
+    Backend, ConntrackSettings, Counters, DesiredState, DropSamples, FlowDecisions, FlowMemory, FlowPath,
+    NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, Settings, StartError,
+    StuckWorker, WorkerTimes, uplink,
 };
 use crate::ids::{Generation, PortId};
 use crate::limits::MTU_MAX;
@@ -68,6 +69,14 @@ impl DryRun {
 }
 
 impl DataplaneApi for DryRun {
+    fn backend(&self) -> Backend {
+        Backend::AfXdp
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        Some(self)
+    }
+
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let id = self.core.free_port(None)?;
         let (interface, warnings) = match &spec.namespace {
@@ -103,5 +112,88 @@ impl DataplaneApi for DryRun {
 
     fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
         self.core.path(flow, backend)
+    }
+
+    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn block_interface(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn block_new_interface(&self, _: u32, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn unblock_interface(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
+        self.core.decisions(flow)
+    }
+
+    fn routes(&self) -> Vec<RouteReport> {
+        self.core.routes()
+    }
+
+    fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
+        self.core.route_of(address)
+    }
+
+    fn counters(&self) -> Counters {
+        self.core.counters()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Workers that do not run.
+impl Workers for DryRun {
+    fn flows(&self) -> &dyn Flows {
+        &self.core
+    }
+
+    fn candidates(&self) -> &dyn CandidateTables {
+        &self.core
+    }
+
+    fn captures(&self) -> &dyn PacketCaptures {
+        &self.core
+    }
+
+    fn times(&self) -> Vec<WorkerTimes> {
+        Vec::new()
+    }
+
+    fn stuck_for(&self, _: Duration) -> Vec<StuckWorker> {
+        Vec::new()
+    }
+
+    fn take_drop_samples(&self) -> DropSamples {
+        DropSamples::default()
+    }
+
+    fn offloads(&self) -> bool {
+        self.offloads
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        None
+    }
+
+    fn without_xdp(&self) -> Option<&str> {
+        None
+    }
+
+    fn services_left_out(&self) -> usize {
+        0
     }
 }

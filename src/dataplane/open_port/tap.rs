@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use crate::dataplane::api::DataplaneApi;
 use crate::dataplane::endpoints::Link;
-use crate::dataplane::engine::{Dataplane, worker_stuck};
+use crate::dataplane::engine::{Dataplane, WORKER_TIMEOUT, worker_stuck};
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::port_attachment::{OpenPort, PortAttachment, place_of};
 use crate::dataplane::worker::handoff;
@@ -23,7 +22,7 @@ impl Dataplane {
         ports: &mut BTreeMap<PortId, OpenPort>,
         spec: &PortSpec,
     ) -> Result<PortReport, PortError> {
-        if !self.stuck_workers().is_empty() {
+        if !self.stuck_for(WORKER_TIMEOUT).is_empty() {
             return Err(worker_stuck());
         }
         let namespace = spec.namespace.clone().unwrap_or_default();

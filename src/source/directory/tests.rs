@@ -1,36 +1,15 @@
 //! Failures of the compiler, which no manifest can cause.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::control::SwitchSettings;
-use crate::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
-use crate::ids::PortId;
-use crate::net::flow::FlowKey;
+use crate::dataplane::{DryRun, Settings};
 use crate::source::load::scratch::Scratch;
 
-/// Dataplane without workers and ports.
-#[derive(Default)]
-struct NoWorkers(AtomicU32);
-
-impl DataplaneApi for NoWorkers {
-    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::NoInterface { interface: spec.interface.clone() })
-    }
-
-    fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn publish(&self, _world: DesiredState) -> Result<Generation, NotTaken> {
-        Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
-    }
-
-    fn path(&self, _: &FlowKey, _: Option<SocketAddr>) -> FlowPath {
-        unreachable!("nobody asks for a path")
-    }
+/// Switch without ports.
+fn switch() -> Switch {
+    Switch::new(Arc::new(DryRun::new(&Settings::default()).unwrap()), SwitchSettings::default())
 }
 
 fn pod(name: &str, address: &str) -> String {
@@ -54,7 +33,7 @@ fn a_panic_of_the_compiler_keeps_the_tables_is_reported_and_the_next_change_is_c
     scratch.write("a.yaml", &pod("a", "10.0.0.1"));
     let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
     let mut directory = PolicyDirectory::of(&config).unwrap();
-    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let switch = switch();
     let Ready { tables, .. } = directory.load().unwrap();
     switch.put_tables(tables.clone()).unwrap();
     directory.started(&switch);
@@ -94,7 +73,7 @@ fn without_watches_a_change_is_found_by_looking_and_loaded_when_it_is_quiet() {
     let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
     let mut directory = PolicyDirectory::of(&config).unwrap();
     directory.watch = Watch::polling(&scratch.0);
-    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let switch = switch();
     switch.put_tables(directory.load().unwrap().tables).unwrap();
     directory.started(&switch);
     scratch.write("a.yaml", &pod("b", "10.0.0.1"));
@@ -113,7 +92,7 @@ fn an_audit_that_does_not_compile_is_reported_and_the_enforced_policies_are_load
     scratch.write("p.yaml", AUDITED);
     let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
     let mut directory = PolicyDirectory::of(&config).unwrap();
-    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let switch = switch();
     switch.put_tables(directory.load().unwrap().tables).unwrap();
     directory.started(&switch);
     let problem = || switch.audit_report().problem;
