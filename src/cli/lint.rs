@@ -1,15 +1,17 @@
 //! Command `palisade lint`: finds policies that are valid but probably mistaken.
 
+mod code_scanning;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::manifests::Manifests;
-use super::{CliError, Output, output};
-use crate::policy::explain::PolicyLocations;
-use crate::policy::lint::{LintFinding, LintSubject, lint as check};
+use super::{CliError, output};
+use crate::policy::lint::{LintFinding, lint as check};
+use crate::policy::parse::Location;
 
 /// Find policies that are legal but probably wrong
 ///
@@ -23,6 +25,8 @@ use crate::policy::lint::{LintFinding, LintSubject, lint as check};
 Examples:
   palisade lint policies/ pods.yaml
   kubectl get networkpolicy,pod,namespace -A -o yaml | palisade lint -
+  palisade lint policies/ --output github             # annotations of a pull request
+  palisade lint policies/ --output sarif > lint.sarif # for code scanning
 
 Exit codes: 0 nothing found, 1 something found, 2 usage error or failure.")]
 pub(super) struct LintArguments {
@@ -31,48 +35,56 @@ pub(super) struct LintArguments {
     manifests: Vec<PathBuf>,
     /// Form of the findings
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: Form,
 }
 
-/// Finding with the location of its policy.
+/// Form of the findings.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Form {
+    /// A line each, with file, line, object, field and check
+    #[default]
+    Table,
+    /// For programs
+    Json,
+    /// Annotations of a pull request, as GitHub Actions reads them
+    Github,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+}
+
+/// Finding with the location of its object.
 #[derive(Debug, Serialize)]
-struct LocatedFinding {
+struct LocatedFinding<'m> {
     place: String,
+    #[serde(skip)]
+    location: Option<&'m Location>,
     #[serde(flatten)]
     finding: LintFinding,
 }
 
 pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     let manifests = Manifests::read_with_audited(&arguments.manifests)?;
-    let locations = manifests.locations();
-    let placed = |finding: LintFinding| LocatedFinding {
-        place: place(&manifests, &locations, &finding.policy),
-        finding,
+    let places = manifests.lint_subjects();
+    let placed = |finding: LintFinding| {
+        let location = places.get(&finding.policy).copied();
+        LocatedFinding { place: location.map(ToString::to_string).unwrap_or_default(), location, finding }
     };
-    let findings: Vec<LocatedFinding> =
+    let findings: Vec<LocatedFinding<'_>> =
         check(&manifests.objects, &manifests.unread).into_iter().map(placed).collect();
     match arguments.output {
-        Output::Json => output::json(&findings)?,
-        Output::Table => output::text(&text(&findings))?,
+        Form::Table => output::text(&text(&findings))?,
+        Form::Json => output::json(&findings)?,
+        Form::Github => output::text(&code_scanning::github(&findings))?,
+        Form::Sarif => output::json(&code_scanning::sarif(&findings))?,
     }
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Place of the object of a finding.
-fn place(manifests: &Manifests, locations: &PolicyLocations, subject: &LintSubject) -> String {
-    match subject {
-        LintSubject::Policy(policy) => locations.get(policy).cloned().unwrap_or_default(),
-        LintSubject::Service { namespace, name, .. } => {
-            manifests.location_of_service(namespace, name).unwrap_or_default()
-        }
-    }
-}
-
-fn text(findings: &[LocatedFinding]) -> String {
+fn text(findings: &[LocatedFinding<'_>]) -> String {
     if findings.is_empty() {
         return "Nothing found.\n".to_owned();
     }
-    let line = |LocatedFinding { place, finding }: &LocatedFinding| {
+    let line = |LocatedFinding { place, finding, .. }: &LocatedFinding<'_>| {
         let LintFinding { policy, path, check, message } = finding;
         format!("{place}: {policy} {path}: {message} [{}]\n", check.name())
     };

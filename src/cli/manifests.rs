@@ -9,7 +9,7 @@ use crate::control::Client;
 use crate::policy::connectivity::GroupNames;
 use crate::policy::evaluate::TableEvaluator;
 use crate::policy::explain::PolicyLocations;
-use crate::policy::lint::UnreadWorkload;
+use crate::policy::lint::{LintSubject, UnreadWorkload};
 use crate::policy::objects::Object;
 use crate::policy::parse::{Diagnostic, Location, Skipped};
 use crate::policy::{Compiler, Options, audited_policies, policy_of, testcase};
@@ -89,15 +89,18 @@ impl Manifests {
         named.filter_map(|(object, location)| Some((policy_of(object)?, location.to_string()))).collect()
     }
 
-    /// Location of a Service.
-    pub(super) fn location_of_service(&self, namespace: &str, name: &str) -> Option<String> {
-        let mut named = self.objects.iter().zip(&self.locations);
-        named.find_map(|(object, location)| match object {
-            Object::Service(service) if service.namespace == namespace && service.name == name => {
-                Some(location.to_string())
-            }
-            _ => None,
-        })
+    /// Maps each policy and Service to its location. Of two with one name it is that of the first.
+    pub(super) fn lint_subjects(&self) -> BTreeMap<LintSubject, &Location> {
+        let subject = |object: &Object| match object {
+            Object::Service(service) => Some(LintSubject::Service {
+                kind: "Service",
+                namespace: service.namespace.clone(),
+                name: service.name.clone(),
+            }),
+            _ => policy_of(object).map(LintSubject::Policy),
+        };
+        let located = self.objects.iter().zip(&self.locations).rev();
+        located.filter_map(|(object, location)| Some((subject(object)?, location))).collect()
     }
 
     /// Maps each pod to its addresses.

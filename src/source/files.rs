@@ -9,7 +9,7 @@ use std::{fs, io};
 use rustix::fs::OFlags;
 
 use crate::limits::{SOURCE_BYTES_MAX, SOURCE_FILES_MAX, SOURCES_BYTES_MAX};
-use crate::policy::parse::Source;
+use crate::policy::parse::{STDIN, Source};
 
 /// Extensions of the files that are read in a directory.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
@@ -248,7 +248,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
     };
     for path in paths {
         if path.as_os_str() == "-" {
-            add(path, text(path, "<stdin>".to_owned(), io::stdin().lock())?)?;
+            add(path, text(path, STDIN.to_owned(), io::stdin().lock())?)?;
         } else if fs::metadata(path).map_err(io_error(path))?.is_dir() {
             let listing = list(path);
             if let Some(error) = listing.errors.into_iter().next() {

@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 }
 
 /// Part: tests of one program that share a seed and a number of inputs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     /// Test program, as `cargo test` names it, or `lib`.
@@ -50,8 +50,8 @@ const fn part(
     Part { name, program, filters, kind, first_inputs, share, needs_root: false }
 }
 
-const fn as_root(part: Part) -> Part {
-    Part { needs_root: true, ..part }
+const fn as_root(part: &Part) -> Part {
+    Part { needs_root: true, ..*part }
 }
 
 pub(crate) const PARTS: &[Part] = &[
@@ -137,8 +137,8 @@ pub(crate) const PARTS: &[Part] = &[
     part("fuzz-requests", "control", (Kind::Fuzz(1), 1), 1, &["fuzz::"]),
     part("policy-directory", "control", (Kind::Histories, 2), 1, &["directory::after_any_edits"]),
     part("kubernetes", "kubernetes", (Kind::Histories, 2), 2, &["histories::"]),
-    as_root(part("plugin-kills", "netns", (Kind::Kills, 8), 3, &["cni::kills::"])),
-    as_root(part(
+    as_root(&part("plugin-kills", "netns", (Kind::Kills, 8), 3, &["cni::kills::"])),
+    as_root(&part(
         "switch-kills",
         "netns",
         (Kind::Tests, 1),
@@ -153,8 +153,8 @@ pub(crate) const PARTS: &[Part] = &[
             "uplink::services::connections_from_outside_outlive",
         ],
     )),
-    as_root(part("churn", "netns", (Kind::Histories, 1), 3, &["traffic::churn::"])),
-    as_root(part(
+    as_root(&part("churn", "netns", (Kind::Histories, 1), 3, &["traffic::churn::"])),
+    as_root(&part(
         "floods",
         "netns",
         (Kind::Tests, 1),
@@ -166,7 +166,7 @@ pub(crate) const PARTS: &[Part] = &[
             "cni::twenty_containers",
         ],
     )),
-    as_root(part("hostile-frames", "netns", (Kind::Tests, 1), 2, &["battery::no_hostile_frame_arrives"])),
+    as_root(&part("hostile-frames", "netns", (Kind::Tests, 1), 2, &["battery::no_hostile_frame_arrives"])),
 ];
 
 /// Seed that differs in each run.

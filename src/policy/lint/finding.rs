@@ -101,6 +101,24 @@ pub enum Check {
 }
 
 impl Check {
+    /// All checks.
+    pub const ALL: [Check; 14] = [
+        Check::SelectsNoPod,
+        Check::HostNetworkOrFinished,
+        Check::PeerSelectsNothing,
+        Check::RulesWithoutType,
+        Check::NamedPortMissing,
+        Check::NamedPortOfAddresses,
+        Check::ShadowedRule,
+        Check::ExceptWithoutEffect,
+        Check::EmptyBlock,
+        Check::BlockInPodNetwork,
+        Check::BlocksDns,
+        Check::TiedPriority,
+        Check::ServiceSelectsNoPod,
+        Check::PortOfService,
+    ];
+
     /// Name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {

@@ -29,7 +29,7 @@ pub(super) mod documents;
 pub use cluster_objects::ADDRESSES_ANNOTATION;
 pub use diagnostic::{Diagnostic, Severity};
 pub use parsed::{Parsed, Skipped};
-pub use source::{Location, Source};
+pub use source::{Location, STDIN, Source};
 
 /// Parses the objects of a text. Returns all errors in the order of the text.
 pub fn parse_source(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {

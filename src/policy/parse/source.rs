@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::tree::Span;
 use crate::printable;
 
+/// Name of the source that is standard input.
+pub const STDIN: &str = "<stdin>";
+
 /// Named text. A clone shares the text.
 #[derive(Clone)]
 pub struct Source(Arc<Inner>);
@@ -18,7 +21,7 @@ struct Inner {
 }
 
 impl Source {
-    /// Creates a source with the name that errors show: a path, or `<stdin>`. Removes a byte order mark.
+    /// Creates a source with the name that errors show: a path, or [`STDIN`]. Removes a byte order mark.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
         let mut text = text.into();
         if text.starts_with('\u{feff}') {
