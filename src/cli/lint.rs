@@ -1,17 +1,17 @@
 //! Command `palisade lint`: finds policies that are valid but probably mistaken.
 
 mod code_scanning;
+mod located_finding;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 
+use self::located_finding::LocatedFinding;
 use super::manifests::Manifests;
 use super::{CliError, output};
 use crate::policy::lint::{LintFinding, lint as check};
-use crate::policy::parse::Location;
 
 /// Find policies that are legal but probably wrong
 ///
@@ -50,16 +50,6 @@ enum Form {
     Github,
     /// SARIF 2.1.0, for code scanning
     Sarif,
-}
-
-/// Finding with the location of its object.
-#[derive(Debug, Serialize)]
-struct LocatedFinding<'m> {
-    place: String,
-    #[serde(skip)]
-    location: Option<&'m Location>,
-    #[serde(flatten)]
-    finding: LintFinding,
 }
 
 pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {

@@ -3,28 +3,25 @@
 mod problems;
 mod reports;
 mod status;
+mod workers;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::captures::CaptureTable;
 use super::drops::{DropFilter, DropLog};
-use super::flows::{self, Followers};
+use super::flows::Followers;
 use super::ipfix;
 use super::protocol::{
-    CaptureReport, CaptureRequest, CaptureStarted, ConfigurationReport, CountersReport, DropsReport,
-    FlowQuery, FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest,
-    PortState, RejectedReload, SourceReport, TablesPatch, TablesSummary,
+    ConfigurationReport, CountersReport, DropsReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo,
+    PortRequest, PortState, RejectedReload, SourceReport, TablesPatch, TablesSummary,
 };
 use super::rehearsal::{Audit, Rehearsal};
 use super::state::{PodRecord, PortRecord, State};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
-use crate::dataplane::{
-    CandidateTables, DataplaneApi, NotTaken, PacketCaptures, PortKind, StuckWorker, WORKER_TIMEOUT,
-    WorkerTimes, Workers,
-};
+use crate::dataplane::{DataplaneApi, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::REJECTED_ERROR_BYTES_MAX;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
@@ -96,16 +93,6 @@ impl Switch {
         // A worker that is stuck from the start is reported with the first change.
         let _ = switch.publish(State { routes, ..State::default() });
         switch
-    }
-
-    /// Lists the workers that do not come to the end of a batch.
-    pub fn stuck_workers(&self) -> Vec<StuckWorker> {
-        self.stuck_for(WORKER_TIMEOUT)
-    }
-
-    /// Lists the workers that have not come to the end of a batch for longer than `patience`.
-    pub(super) fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
-        self.dataplane.workers().map_or_else(Vec::new, |workers| workers.stuck_for(patience))
     }
 
     /// Reports the sizes of the loaded tables.
@@ -325,28 +312,6 @@ impl Switch {
         }
     }
 
-    /// Starts a capture of packets. Returns its number.
-    pub fn start_capture(&self, request: &CaptureRequest) -> Result<CaptureStarted, ApiError> {
-        let captures = self.packet_captures()?;
-        Ok(CaptureStarted { number: self.captures.start(request, &self.state.load(), captures)? })
-    }
-
-    /// Takes the captured packets that wait.
-    pub fn fetch_capture(&self, number: u64) -> Result<CaptureReport, ApiError> {
-        let started_at = self.packet_captures()?.clock();
-        self.captures.fetch(number, &self.state.load(), started_at, &|flow| self.dataplane.decisions(flow))
-    }
-
-    /// Ends a capture.
-    pub fn stop_capture(&self, number: u64) -> Result<(), ApiError> {
-        self.captures.stop(number, self.packet_captures()?)
-    }
-
-    fn packet_captures(&self) -> Result<&dyn PacketCaptures, ApiError> {
-        let instead = "`tcpdump -i INTERFACE` shows those of a port";
-        Ok(self.require_workers("captures of packets", instead)?.captures())
-    }
-
     /// Reports the last dropped frames that `filter` selects, oldest first.
     pub fn drops(&self, filter: &DropFilter) -> Result<DropsReport, ApiError> {
         self.require_workers(
@@ -363,38 +328,6 @@ impl Switch {
             state.known_addresses(pod)?;
         }
         Ok(report)
-    }
-
-    /// Lists the flows that `query` selects, or their holders.
-    pub fn flows(&self, query: &FlowQuery) -> Result<FlowsReport, ApiError> {
-        let workers = self.require_workers("lists of flows", "`conntrack -L` shows those of the kernel")?;
-        flows::list(query, &self.state.load_full(), workers.flows())
-    }
-
-    /// Ends the flows that `query` selects. The next packet of each is one of no known flow.
-    pub fn flush_flows(&self, query: &FlowQuery) -> Result<FlowsEnded, ApiError> {
-        let workers = self.require_workers("flushes of flows", "`conntrack -D` ends those of the kernel")?;
-        flows::flush(query, &self.state.load_full(), workers.flows())
-    }
-
-    /// Tables beside those in force, by which the workers' flows are judged.
-    pub(super) fn candidates(&self) -> Result<&dyn CandidateTables, ApiError> {
-        Ok(self.require_workers("candidate tables", "`palisade diff` compares manifests")?.candidates())
-    }
-
-    /// Reports work and times of the workers.
-    pub fn worker_times(&self) -> Vec<WorkerTimes> {
-        self.dataplane.workers().map_or_else(Vec::new, Workers::times)
-    }
-
-    /// The workers. Refuses a request for a thing that only they see, where the kernel forwards.
-    pub(super) fn require_workers(
-        &self,
-        what: &'static str,
-        instead: &'static str,
-    ) -> Result<&dyn Workers, ApiError> {
-        let backend = self.dataplane.backend();
-        self.dataplane.workers().ok_or(ApiError::NeedsWorkers { what, backend, instead })
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::LocatedFinding;
+use super::located_finding::LocatedFinding;
 use crate::policy::lint::{Check, LintFinding};
 use crate::policy::parse::{Location, STDIN};
 
@@ -46,7 +46,8 @@ fn property(text: &str) -> String {
 /// One run of one tool, with every check as a rule.
 pub(super) fn sarif(findings: &[LocatedFinding<'_>]) -> Value {
     let results: Vec<Value> = findings.iter().map(result).collect();
-    let rules: Vec<Value> = Check::ALL.iter().map(|check| json!({"id": check.name()})).collect();
+    let rule = |check: &Check| json!({"id": check.name(), "shortDescription": {"text": check.summary()}});
+    let rules: Vec<Value> = Check::ALL.iter().map(rule).collect();
     let driver = json!({
         "name": "palisade lint",
         "informationUri": env!("CARGO_PKG_REPOSITORY"),

@@ -23,7 +23,7 @@ pub(crate) fn collect_drops(switch: &Arc<Switch>) -> io::Result<Periodic> {
         avoid_worker_cores(&switch.status().cores);
         let mut deny_log = DenyLog::new(switch.settings.denied_interval);
         let mut names = KeptNames::default();
-        // Where the kernel forwards there is nothing to collect.
+        // Nothing is to be collected where the kernel forwards.
         let Some(workers) = switch.dataplane.workers() else { return };
         while ticks.wait(INTERVAL) {
             switch.collect_drops(workers, &mut deny_log, &mut names);

@@ -121,21 +121,47 @@ impl Check {
 
     /// Name on the command line and in JSON.
     pub fn name(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// Sentence about what it finds.
+    pub fn summary(self) -> &'static str {
+        self.texts().1
+    }
+
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Check::SelectsNoPod => "selects-no-pod",
-            Check::HostNetworkOrFinished => "host-network-or-finished",
-            Check::PeerSelectsNothing => "peer-selects-nothing",
-            Check::RulesWithoutType => "rules-without-type",
-            Check::NamedPortMissing => "named-port-missing",
-            Check::NamedPortOfAddresses => "named-port-of-addresses",
-            Check::ShadowedRule => "shadowed-rule",
-            Check::ExceptWithoutEffect => "except-without-effect",
-            Check::EmptyBlock => "empty-block",
-            Check::BlockInPodNetwork => "block-in-pod-network",
-            Check::BlocksDns => "blocks-dns",
-            Check::TiedPriority => "tied-priority",
-            Check::ServiceSelectsNoPod => "service-selects-no-pod",
-            Check::PortOfService => "port-of-service",
+            Check::SelectsNoPod => ("selects-no-pod", "Policy selects no pod."),
+            Check::HostNetworkOrFinished => (
+                "host-network-or-finished",
+                "All pods that a policy or a peer selects are on the host's network or have finished.",
+            ),
+            Check::PeerSelectsNothing => ("peer-selects-nothing", "Peer selects no pod or node."),
+            Check::RulesWithoutType => {
+                ("rules-without-type", "Direction has rules, and policyTypes lacks it.")
+            }
+            Check::NamedPortMissing => ("named-port-missing", "No destination pod has a port of the name."),
+            Check::NamedPortOfAddresses => {
+                ("named-port-of-addresses", "Rule names a port of addresses; only pods have named ports.")
+            }
+            Check::ShadowedRule => ("shadowed-rule", "Another rule covers the rule."),
+            Check::ExceptWithoutEffect => {
+                ("except-without-effect", "Another block allows the addresses of an except.")
+            }
+            Check::EmptyBlock => ("empty-block", "Exceptions of a block leave no address."),
+            Check::BlockInPodNetwork => {
+                ("block-in-pod-network", "Block contains addresses of pods, which change.")
+            }
+            Check::BlocksDns => {
+                ("blocks-dns", "Pods may connect to some addresses, but cannot resolve names.")
+            }
+            Check::TiedPriority => {
+                ("tied-priority", "Two cluster-wide policies of a tier have one priority.")
+            }
+            Check::ServiceSelectsNoPod => ("service-selects-no-pod", "Service selects no pod."),
+            Check::PortOfService => {
+                ("port-of-service", "Rule names the port of a Service, and its backends have another.")
+            }
         }
     }
 }
