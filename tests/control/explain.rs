@@ -1,35 +1,35 @@
 //! Explanations of a connection's path on a simulated dataplane, by the socket and by the command.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use assert_cmd::Command;
 use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Backend, CandidateTables, ConntrackSettings, Counters, DataplaneApi, DesiredState, DropReason,
-    DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath, FlowTableReport, Flows,
-    FlowsLeft, Gateway, Mac, NotTaken, PacketCaptures, PortError, PortHealth, PortKind, PortReport, PortSpec,
-    RouteReport, ServiceFlows, Settings, Simulation, StuckWorker, WorkerTimes, Workers,
+    Backend, ConntrackSettings, Counters, DataplaneApi, DesiredState, DropReason, DryRun, FlowDecisions,
+    FlowPath, Gateway, Mac, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport,
+    Settings, Simulation, Workers,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::parse::Source;
 use palisade::policy::testcase::Endpoint;
 use palisade::source::load::{LoadOptions, load_sources};
-use palisade::tables::{RuleOrigin, ServicePortName, Verdict};
+use palisade::tables::Verdict;
 
-use crate::fixture::{NoLayout, NoPackets, Scratch, on_port, pod, pod_port};
+use crate::fixture::{Scratch, on_port, pod, pod_port};
 
-/// Memory ports under the names of interfaces.
-pub(crate) struct SimulatedDataplane(Mutex<Simulation>);
+/// Memory ports under the names of interfaces, whose peers send nothing.
+pub(crate) struct SimulatedDataplane {
+    simulation: Mutex<Simulation>,
+    workers: DryRun,
+}
 
 impl DataplaneApi for SimulatedDataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
-        let mut simulation = self.0.lock().unwrap();
+        let mut simulation = self.simulation.lock().unwrap();
         let port = match spec.kind {
             PortKind::Uplink => simulation.open_uplink(Mac([2, 0, 0, 0, 0, 9]), spec.vlan, 1400),
             kind => simulation.open_port(kind, spec.vlan, 1500),
@@ -49,27 +49,27 @@ impl DataplaneApi for SimulatedDataplane {
     }
 
     fn close_port(&self, port: PortId, _: bool) -> Result<(), PortError> {
-        self.0.lock().unwrap().close_port(port)
+        self.simulation.lock().unwrap().close_port(port)
     }
 
     fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
-        Ok(self.0.lock().unwrap().publish(desired))
+        Ok(self.simulation.lock().unwrap().publish(desired))
     }
 
     fn counters(&self) -> Counters {
-        self.0.lock().unwrap().counters()
+        self.simulation.lock().unwrap().counters()
     }
 
     fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath {
-        self.0.lock().unwrap().path_by(flow, backend)
+        self.simulation.lock().unwrap().path_by(flow, backend)
     }
 
     fn routes(&self) -> Vec<RouteReport> {
-        self.0.lock().unwrap().routes()
+        self.simulation.lock().unwrap().routes()
     }
 
     fn route_of(&self, address: IpAddr) -> Option<RouteReport> {
-        self.0.lock().unwrap().route_of(address)
+        self.simulation.lock().unwrap().route_of(address)
     }
 
     fn decisions(&self, flow: &FlowKey) -> FlowDecisions {
@@ -82,7 +82,7 @@ impl DataplaneApi for SimulatedDataplane {
     }
 
     fn workers(&self) -> Option<&dyn Workers> {
-        Some(self)
+        self.workers.workers()
     }
 
     fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
@@ -110,80 +110,6 @@ impl DataplaneApi for SimulatedDataplane {
     }
 }
 
-impl Workers for SimulatedDataplane {
-    fn flows(&self) -> &dyn Flows {
-        self
-    }
-
-    fn candidates(&self) -> &dyn CandidateTables {
-        &NoLayout
-    }
-
-    fn captures(&self) -> &dyn PacketCaptures {
-        &NoPackets
-    }
-
-    fn times(&self) -> Vec<WorkerTimes> {
-        Vec::new()
-    }
-
-    fn stuck_for(&self, _: Duration) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn take_drop_samples(&self) -> DropSamples {
-        DropSamples::default()
-    }
-
-    fn offloads(&self) -> bool {
-        false
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
-    }
-
-    fn without_xdp(&self) -> Option<&str> {
-        None
-    }
-
-    fn services_left_out(&self) -> usize {
-        0
-    }
-}
-
-impl Flows for SimulatedDataplane {
-    fn for_each(&self, see: &mut dyn FnMut(FlowInfo) -> bool) {
-        self.0.lock().unwrap().flows(100).into_iter().all(see);
-    }
-
-    fn report(&self) -> FlowTableReport {
-        FlowTableReport::default()
-    }
-
-    fn origins(&self, _: &FlowKey) -> [Option<RuleOrigin>; 2] {
-        [None, None]
-    }
-
-    fn end(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> Result<u64, FlowsLeft> {
-        unreachable!("nobody ends a flow")
-    }
-
-    fn follow(&self, _: bool) {}
-
-    fn take_events(&self) -> FlowEvents {
-        FlowEvents::default()
-    }
-
-    fn counters(&self) -> &dyn FlowCounters {
-        unreachable!("nobody exports flows")
-    }
-
-    fn of_services(&self) -> BTreeMap<ServicePortName, ServiceFlows> {
-        self.0.lock().unwrap().service_flows()
-    }
-}
-
 pub(crate) const OBJECTS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, labels: {app: db}}, spec: {containers: [{name: c}]}, status: {podIP: 10.1.0.2}}
 ---
@@ -208,7 +134,8 @@ pub(crate) fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
         conntrack,
         ..Settings::default()
     };
-    let dataplane = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
+    let simulation = Mutex::new(Simulation::new(&settings).unwrap());
+    let dataplane = Arc::new(SimulatedDataplane { simulation, workers: DryRun::new(&settings).unwrap() });
     let route = |prefix: &str, next_hop: Option<&str>| PortRoute {
         prefix: prefix.parse().unwrap(),
         port: "eth0".to_owned(),
@@ -303,7 +230,7 @@ fn an_address_without_a_route_is_not_allowed() {
     );
     assert!(text.contains("pod default/far is not attached to this switch"), "{text}");
     let uplink = switch.ports().iter().find(|port| port.name == "eth0").unwrap().report.id;
-    dataplane.0.lock().unwrap().resolve(uplink, address("192.0.2.2"), Some(Mac([2, 0, 0, 0, 0, 7])));
+    dataplane.simulation.lock().unwrap().resolve(uplink, address("192.0.2.2"), Some(Mac([2, 0, 0, 0, 0, 7])));
     let text = explain(&switch, "default/web", "default/far", 80).to_string();
     assert!(text.contains("192.0.2.2 has the Ethernet address 02:00:00:00:00:07"), "{text}");
     let route = "10.2.0.2 now: route 10.2.0.0/16 (configured) by port eth0 (eth0, up, MTU 1400), router 192.0.2.2, \

@@ -290,7 +290,7 @@ impl Flows for FakeDataplane {
 }
 
 /// Judges no flow.
-pub(crate) struct NoLayout;
+struct NoLayout;
 
 impl CandidateTables for NoLayout {
     fn lay_out(&self, _: &Arc<RuleTables>) -> Option<Candidate> {
@@ -315,7 +315,7 @@ impl CandidateTables for NoLayout {
 }
 
 /// Captures no packet.
-pub(crate) struct NoPackets;
+struct NoPackets;
 
 impl PacketCaptures for NoPackets {
     fn run(&self, _: Vec<Arc<Capture>>) {}
