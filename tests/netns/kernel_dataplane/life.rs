@@ -76,7 +76,7 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over() {
         assert!(neighbors.contains(SOMEONE), "the node knows of the pod's neighbours {neighbors:?} alone");
         Rig { switch, lab }
     });
-    // One datagram is lost in a takeover now and then (5 of 45). The cause is not known.
+    // A datagram of the instant at which the kernel replaces the rules may be dropped: docs/decisions/kernel-backend.md.
     assert!(lost.load(Ordering::Relaxed) <= 1, "{lost:?} of {sent:?}");
     denied(&rig, "other", "db");
     only_passes(&rig, "client", "db", Protocol::UDP);
