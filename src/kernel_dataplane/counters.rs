@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::nft::Nft;
 use super::port_rules::{COUNTED, DROPS};
+use super::table_names::is_ours;
 use crate::dataplane::{DecisionCount, PortCounters};
 use crate::tables::{RuleOrigin, Verdict};
 
@@ -21,10 +22,9 @@ impl KernelCounters {
         let mut counters: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         let objects = listed["nftables"].as_array().into_iter().flatten().map(|object| &object["counter"]);
         for counter in objects {
-            let (Some(table), Some(name)) = (counter["table"].as_str(), counter["name"].as_str()) else {
-                continue;
-            };
-            if matches!(table, "palisade" | "palisade-ports") {
+            let [family, table, name] = ["family", "table", "name"].map(|key| counter[key].as_str());
+            let (Some(family), Some(table), Some(name)) = (family, table, name) else { continue };
+            if is_ours(family, table) {
                 let sum = counters.entry(name.to_owned()).or_default();
                 sum.0 += counter["packets"].as_u64().unwrap_or(0);
                 sum.1 += counter["bytes"].as_u64().unwrap_or(0);

@@ -2,23 +2,26 @@
 //!
 //! [`KernelDataplane`] takes the place of the workers behind [`DataplaneApi`](crate::dataplane::DataplaneApi). Its rules are
 //! those of [`render`](crate::render) for the attached pods (`rules`), and a table about ports (`port_rules`), which the
-//! program `nft` loads as one transaction. Rules, routes and settings outlive the process.
+//! program `nft` loads (`load`). Rules, routes and settings outlive the process.
 
 mod api;
 mod counters;
 mod host_end;
+mod load;
 mod nft;
 mod port_rules;
 mod rules;
+mod table_names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::counters::{Decisions, KernelCounters};
+use self::counters::Decisions;
 use self::host_end::Routes;
 use self::nft::Nft;
-use self::rules::{Interfaces, Rules, TABLES};
+use self::rules::{Interfaces, Rules};
+use self::table_names::TableNames;
 use crate::dataplane::{PortKind, PortSpec, PublishedState, ShutdownMode, StartError};
 use crate::ids::PortId;
 use crate::limits::PORTS_MAX;
@@ -75,8 +78,8 @@ impl KernelDataplane {
         })
     }
 
-    /// Replaces the rules of the process before by those of the published state, as one transaction, and makes the kernel forward
-    /// the packets of the open ports. Interfaces that were ports before stay closed until they are ports again.
+    /// Replaces the rules of the process before by those of the published state, and makes the kernel forward the packets of the
+    /// open ports. Interfaces that were ports before stay closed until they are ports again.
     pub fn take_over(&self) -> Result<(), StartError> {
         let mut state = self.state();
         let earlier = self.earlier_ports().map_err(StartError::Setup)?;
@@ -88,7 +91,7 @@ impl KernelDataplane {
         taken.map_err(|reason| {
             if earlier.is_none() {
                 let _ = host_end::change_routes(&mut state.routes, &Routes::new());
-                let _ = self.remove_tables();
+                let _ = self.remove_all_tables();
             }
             StartError::Setup(format!("the kernel does not forward for pods: {reason}"))
         })?;
@@ -115,22 +118,26 @@ impl KernelDataplane {
         let mut routes = state.routes.clone();
         host_end::change_routes(&mut routes, &Routes::new())
             .map_err(|error| StartError::Setup(error.to_string()))?;
-        self.remove_tables().map_err(StartError::Setup)
+        self.remove_all_tables().map_err(StartError::Setup)
     }
 
     /// Interfaces of pods that the process before had, or kept closed. `None` without such a process.
     fn earlier_ports(&self) -> Result<Option<Vec<String>>, String> {
-        if !self.nft.tables()?.iter().any(|table| table == TABLES[2]) {
-            return Ok(None);
-        }
-        let mut names = Vec::new();
-        for set in ["pod-ports", "closed-ports"] {
-            let listed = self.nft.list(&["set", "inet", "palisade-ports", set])?;
-            let objects = listed["nftables"].as_array().into_iter().flatten();
-            let elements = objects.filter_map(|object| object["set"]["elem"].as_array()).flatten();
+        let found = self.nft.tables()?;
+        let tables = TableNames::BOTH
+            .map(TableNames::ports)
+            .into_iter()
+            .filter(|table| found.iter().any(|name| name == table));
+        let mut names = None;
+        for table in tables {
+            let names: &mut Vec<String> = names.get_or_insert_default();
+            let sets = self.nft.list(&["table", table])?;
+            let sets = sets["nftables"].as_array().into_iter().flatten().map(|object| &object["set"]);
+            let sets = sets.filter(|set| matches!(set["name"].as_str(), Some("pod-ports" | "closed-ports")));
+            let elements = sets.filter_map(|set| set["elem"].as_array()).flatten();
             names.extend(elements.filter_map(|name| name.as_str().map(str::to_owned)));
         }
-        Ok(Some(names))
+        Ok(names)
     }
 
     /// Brings rules and routes of the kernel to the published state, and remembers a failure.
@@ -147,32 +154,19 @@ impl KernelDataplane {
     /// Loads the rules of the published state, unless the kernel has them.
     fn load_rules(&self, state: &mut State) -> Result<(), String> {
         let desired = self.published.desired();
-        let rules = Rules::new(&desired, &state.interfaces(), self.tcp_pickup);
-        let change = match &state.loaded {
-            Some(loaded) => rules.since(loaded),
-            None => rules.whole().map(Some),
-        };
-        let change = change.map_err(|error| error.to_string())?;
-        // Counters end with their rules.
-        let ends = change.as_ref().is_some_and(|text| text.contains("delete counter"));
-        let counted = state.loaded.as_ref().filter(|_| ends).map(Rules::decisions);
-        let before = counted.as_ref().and_then(|_| KernelCounters::read(&self.nft).ok());
-        if let Some(text) = change
-            && let Err(refused) = self.nft.load(&text)
-        {
+        let mut rules = Rules::new(&desired, &state.interfaces(), self.tcp_pickup);
+        if let Some(loaded) = &state.loaded {
+            rules = rules.named(loaded.names());
+            let steps = rules.since(loaded).map_err(|error| error.to_string())?;
+            let Err(refused) = self.load_change(&steps, loaded, &mut state.retired) else {
+                state.loaded = Some(rules);
+                return Ok(());
+            };
             // Another program may have changed the tables.
             tracing::warn!("all rules are loaded anew, and counters begin at zero: {refused}");
-            let whole = rules.whole().map_err(|error| error.to_string())?;
-            if state.loaded.take().is_none() || self.nft.load(&whole).is_err() {
-                return Err(refused);
-            }
+            state.loaded = None;
         }
-        if let (Some(names), Some(before)) = (counted, before)
-            && let Ok(after) = KernelCounters::read(&self.nft)
-        {
-            before.without(&after).add_decisions(&names, &mut state.retired);
-        }
-        state.loaded = Some(rules);
+        state.loaded = Some(self.replace(rules)?);
         Ok(())
     }
 
@@ -202,7 +196,8 @@ impl KernelDataplane {
         state.looked = Some(Instant::now());
         let found = self.nft.tables();
         let is_there = |table: &str| found.as_ref().is_ok_and(|found| found.iter().any(|name| name == table));
-        if found.is_ok() && !TABLES.iter().all(|table| is_there(table)) {
+        let is_gone = |rules: &Rules| !rules.names().all().iter().all(|table| is_there(table));
+        if found.is_ok() && state.loaded.as_ref().is_some_and(is_gone) {
             state.times_gone += 1;
             state.loaded = None;
             tracing::error!(
@@ -217,9 +212,8 @@ impl KernelDataplane {
         }
     }
 
-    fn remove_tables(&self) -> Result<(), String> {
-        let commands = TABLES.map(|table| format!("add table {table}\ndelete table {table}\n"));
-        self.nft.load(&commands.concat())
+    fn remove_all_tables(&self) -> Result<(), String> {
+        TableNames::BOTH.into_iter().try_for_each(|names| self.remove_tables(names))
     }
 
     /// Keeps an interface closed without a port.

@@ -6,8 +6,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Table of the rules.
-const TABLE: &str = "inet palisade-ports";
 // Protocols are numbers, which `nft` needs no file for: 1 is ICMP, 58 ICMPv6.
 
 /// `ICMPv6` types of neighbour discovery that a pod may send, and multicast listener reports (RFC 4861, RFC 2710, RFC 3810):
@@ -39,46 +37,59 @@ pub(super) struct PortRules {
 }
 
 impl PortRules {
-    /// Commands that replace the table.
-    pub(super) fn whole(&self) -> String {
-        format!("add table {TABLE}\ndelete table {TABLE}\n{}", self.since(None))
-    }
-
-    /// Commands that lead from another table, or from none, to this.
-    pub(super) fn since(&self, old: Option<&PortRules>) -> String {
-        let mut text = format!("add table {TABLE}\n");
+    /// Commands that make the table, or fill it anew, up to the chains at hooks.
+    pub(super) fn below_hooks(&self, table: &str) -> String {
+        let mut text = format!("add table {table}\n");
         let quoted = |names: &BTreeSet<String>| names.iter().map(|name| format!("\"{name}\"")).collect();
-        let all = self.pods.union(&self.others).cloned().collect();
+        let all = self.all();
         let sets: [(&str, Vec<String>); 3] = [
             ("pod-ports", quoted(&self.pods)),
             ("closed-ports", quoted(&self.closed)),
             ("ports", quoted(&all)),
         ];
         for (name, elements) in sets {
-            fill(&mut text, "set", name, "ifname", &elements);
+            fill(&mut text, "set", (table, name), "ifname", &elements);
         }
         for what in COUNTED.into_iter().chain(DROPS) {
             for port in &all {
-                let _ = writeln!(text, "add counter {TABLE} {what}/{port}");
+                let _ = writeln!(text, "add counter {table} {what}/{port}");
             }
             let elements: Vec<String> =
                 all.iter().map(|port| format!("\"{port}\" : \"{what}/{port}\"")).collect();
-            fill(&mut text, "map", what, "ifname : counter", &elements);
+            fill(&mut text, "map", (table, what), "ifname : counter", &elements);
         }
         for reason in DROPS {
             let rules = [format!("counter name iifname map @{reason}"), "drop".to_owned()];
-            chain(&mut text, reason, "", &rules);
-        }
-        for (name, hook, rules) in self.chains() {
-            chain(&mut text, name, &format!(" {{ type filter hook {hook}; policy accept; }}"), &rules);
-        }
-        let before = old.map(|old| old.pods.union(&old.others).cloned().collect::<BTreeSet<String>>());
-        for port in before.iter().flatten().filter(|port| !all.contains(*port)) {
-            for what in COUNTED.into_iter().chain(DROPS) {
-                let _ = writeln!(text, "delete counter {TABLE} {what}/{port}");
-            }
+            chain(&mut text, (table, reason), "", &rules);
         }
         text
+    }
+
+    /// Commands that fill the chains at hooks.
+    pub(super) fn hooks(&self, table: &str) -> String {
+        let mut text = String::new();
+        for (name, hook, rules) in self.chains() {
+            let hook = format!(" {{ type filter hook {hook}; policy accept; }}");
+            chain(&mut text, (table, name), &hook, &rules);
+        }
+        text
+    }
+
+    /// Commands that remove what the table has for earlier ports alone.
+    pub(super) fn gone_since(&self, old: &PortRules, table: &str) -> String {
+        let gone: Vec<String> = old.all().difference(&self.all()).cloned().collect();
+        let counters = gone.iter().flat_map(|port| {
+            COUNTED
+                .into_iter()
+                .chain(DROPS)
+                .map(move |what| format!("delete counter {table} {what}/{port}\n"))
+        });
+        counters.collect()
+    }
+
+    /// Interfaces of all ports.
+    fn all(&self) -> BTreeSet<String> {
+        self.pods.union(&self.others).cloned().collect()
     }
 
     /// Chains with their hooks and rules.
@@ -159,19 +170,19 @@ impl PortRules {
 }
 
 /// Prints the commands that fill a set or a map anew.
-fn fill(text: &mut String, kind: &str, name: &str, types: &str, elements: &[String]) {
+fn fill(text: &mut String, kind: &str, (table, name): (&str, &str), types: &str, elements: &[String]) {
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "add {kind} {TABLE} {name} {{ type {types}; }}\nflush {kind} {TABLE} {name}");
+    let _ = writeln!(text, "add {kind} {table} {name} {{ type {types}; }}\nflush {kind} {table} {name}");
     if !elements.is_empty() {
-        let _ = writeln!(text, "add element {TABLE} {name} {{ {} }}", elements.join(", "));
+        let _ = writeln!(text, "add element {table} {name} {{ {} }}", elements.join(", "));
     }
 }
 
 /// Prints the commands that fill a chain anew.
-fn chain(text: &mut String, name: &str, hook: &str, rules: &[String]) {
+fn chain(text: &mut String, (table, name): (&str, &str), hook: &str, rules: &[String]) {
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "add chain {TABLE} {name}{hook}\nflush chain {TABLE} {name}");
-    rules.iter().for_each(|rule| _ = writeln!(text, "add rule {TABLE} {name} {rule}"));
+    let _ = writeln!(text, "add chain {table} {name}{hook}\nflush chain {table} {name}");
+    rules.iter().for_each(|rule| _ = writeln!(text, "add rule {table} {name} {rule}"));
 }
 
 fn list(values: &[impl Display]) -> String {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::port_rules::PortRules;
+use super::table_names::TableNames;
 use crate::dataplane::{DesiredState, PodAttachment};
 use crate::ids::{AclId, PortId, RowId, RuleId};
 use crate::render::{
@@ -16,12 +17,13 @@ use crate::tables::{
     Acl, Decision, Direction, PersistentMap, PodPolicy, Row, RuleOrigin, RuleTables, Verdict,
 };
 
-/// Names of the tables in the kernel.
-pub(super) const TABLES: [&str; 3] = ["ip palisade", "ip6 palisade", "inet palisade-ports"];
+/// Commands of a load, one transaction for each step: additions that no packet meets yet, the change of decisions, and removals.
+pub(super) type Steps = [String; 3];
 
 /// Rules that the kernel has, or is to have.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
+    names: TableNames,
     /// Rule tables in force, of which the others are a selection.
     source: Option<Arc<RuleTables>>,
     /// Rule tables of the attached pods, with the addresses of their ports.
@@ -74,30 +76,58 @@ impl Rules {
             through_node: desired.routes.iter().any(|route| Some(route.port) == host),
             tcp_pickup,
         };
-        Rules { source: desired.tables.clone(), tables, options, ports }
+        let names = TableNames::default();
+        Rules { names, source: desired.tables.clone(), tables, options, ports }
     }
 
-    /// Transaction that replaces all tables.
-    pub(super) fn whole(&self) -> Result<String, RenderError> {
-        let parts = render(Format::Nftables, self.state(), &self.options)?;
-        Ok(self.ports.whole() + &text(&parts) + &all_tables())
+    /// The same rules in tables of these names.
+    pub(super) fn named(mut self, names: TableNames) -> Rules {
+        self.names = names;
+        self.options.table = names.rules();
+        self
     }
 
-    /// Transaction that leads from other rules to these; `None` if they are the same.
-    pub(super) fn since(&self, old: &Rules) -> Result<Option<String>, RenderError> {
+    /// Names of the tables.
+    pub(super) fn names(&self) -> TableNames {
+        self.names
+    }
+
+    /// Load of all tables, none of which exists.
+    pub(super) fn whole(&self) -> Result<Steps, RenderError> {
+        let [added, changed, removed] = steps(render(Format::Nftables, self.state(), &self.options)?);
+        let ports = self.names.ports();
+        Ok([
+            self.ports.below_hooks(ports) + &added + &self.all_tables(),
+            self.ports.hooks(ports) + &changed,
+            removed,
+        ])
+    }
+
+    /// Load that leads from other rules in tables of the same names to these.
+    pub(super) fn since(&self, old: &Rules) -> Result<Steps, RenderError> {
         let same = |left: &Option<Arc<RuleTables>>, right: &Option<Arc<RuleTables>>| {
             left.as_ref().map(Arc::as_ptr) == right.as_ref().map(Arc::as_ptr)
         };
-        let mut all =
-            if self.ports == old.ports { String::new() } else { self.ports.since(Some(&old.ports)) };
+        let [mut added, mut changed, mut removed] = Steps::default();
+        if self.ports != old.ports {
+            let ports = self.names.ports();
+            changed = self.ports.below_hooks(ports) + &self.ports.hooks(ports);
+            removed = self.ports.gone_since(&old.ports, ports);
+        }
         let is_same = same(&self.source, &old.source)
             && self.options == old.options
             && self.tables.pods == old.tables.pods;
         if !is_same {
             let (old, new) = ((old.state(), &old.options), (self.state(), &self.options));
-            all += &(text(&difference_of(Format::Nftables, old, new)?) + &all_tables());
+            let rules = steps(difference_of(Format::Nftables, old, new)?);
+            for (step, rules) in [&mut added, &mut changed, &mut removed].into_iter().zip(rules) {
+                *step += &rules;
+            }
+            if !removed.is_empty() {
+                removed += &self.all_tables();
+            }
         }
-        Ok(Some(all).filter(|all| !all.is_empty()))
+        Ok([added, changed, removed])
     }
 
     /// Decisions by the name of their counter.
@@ -112,6 +142,12 @@ impl Rules {
     fn state(&self) -> ClusterState<'_> {
         ClusterState { tables: &self.tables, objects: &[] }
     }
+
+    /// Commands that keep the tables of a family in which no pod has an address: a table that is missing was removed by another
+    /// program.
+    fn all_tables(&self) -> String {
+        self.names.all().map(|table| format!("add table {table}\n")).concat()
+    }
 }
 
 /// Addresses on which pods know the switch.
@@ -121,14 +157,10 @@ pub(super) fn gateways(desired: &DesiredState) -> BTreeSet<IpAddr> {
     desired.gateway.addresses.iter().copied().chain(usual).collect()
 }
 
-/// Commands that keep the tables of a family in which no pod has an address: a table that is missing was removed by another
-/// program.
-fn all_tables() -> String {
-    TABLES.map(|table| format!("add table {table}\n")).concat()
-}
-
-fn text(parts: &[Part]) -> String {
-    parts.iter().map(|part| part.text.as_str()).collect()
+/// Texts of the parts, which a rendering for the kernel's dataplane has one of for each step.
+fn steps(parts: Vec<Part>) -> Steps {
+    let mut texts = parts.into_iter().map(|part| part.text);
+    Steps::default().map(|_| texts.next().unwrap_or_default())
 }
 
 /// Adds the policy of a pod that nothing isolates.

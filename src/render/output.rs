@@ -20,7 +20,10 @@ pub struct RenderOptions {
     pub uplinks: Vec<String>,
     /// Rules for a dataplane in the kernel (`nftables` alone). They judge every packet by the original direction of its
     /// flow, so that a change ends the flows that it denies, and count decisions by [`counter_name`](super::counter_name).
+    /// The output is one part for each step of a load, of which the second alone changes decisions.
     pub every_packet: bool,
+    /// Name of the tables (`nftables` alone).
+    pub table: &'static str,
     /// Direction into which `contiv` folds the rules of the other, from the point of view of the vswitch.
     pub direction: Direction,
 }
@@ -40,6 +43,7 @@ impl Default for RenderOptions {
             pod_interface_prefix: None,
             uplinks: Vec::new(),
             every_packet: false,
+            table: "palisade",
             direction: Direction::Egress,
         }
     }

@@ -1,4 +1,4 @@
-//! nftables: one input of `nft -f`, which the kernel takes as one transaction.
+//! nftables: one input of `nft -f`, which the kernel takes as one transaction, or one for each step of a load.
 //!
 //! Two tables of its own, `ip palisade` and `ip6 palisade`, drop what policy denies, and leave everything else to the
 //! other tables. A verdict map leads from the address of a pod to the chain of its rule list: first that of the
@@ -6,6 +6,7 @@
 
 mod collection;
 mod since;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,17 +18,13 @@ use crate::render::output::{Part, RenderError, RenderOptions};
 use crate::render::rendering::{ClusterState, Rendering, plans};
 use crate::tables::{Direction, Verdict};
 use collection::{Collection, Key};
+use steps::Steps;
 
-/// Name of the tables.
-const TABLE: &str = "palisade";
 /// Reasons of drops, by the names of the switch's counters.
 const SPOOFED: &str = "spoofed";
 const INVALID_STATE: &str = "invalid-state";
 const POLICY_EGRESS: &str = "policy-egress";
 const POLICY_INGRESS: &str = "policy-ingress";
-/// Name of the file.
-const FILE: &str = "palisade.nft";
-
 /// Both tables.
 pub(super) struct Ruleset {
     tables: [Table; 2],
@@ -35,6 +32,7 @@ pub(super) struct Ruleset {
 
 /// Table of one family.
 struct Table {
+    name: &'static str,
     family: Family,
     /// Whether the rules judge every packet, by its flow, and count decisions.
     every_packet: bool,
@@ -62,19 +60,26 @@ impl Rendering for Ruleset {
 
     /// Input that replaces both tables.
     fn parts(&self) -> Vec<Part> {
-        let mut text = "# Load with: nft -f FILE. The tables are replaced at once.\n".to_owned();
-        self.tables.iter().for_each(|table| table.print(&mut text));
-        vec![Part { file: FILE, text }]
+        let mut steps = Steps::default();
+        self.tables.iter().for_each(|table| table.print(&mut steps));
+        steps.parts("One transaction replaces the tables.", self.every_packet())
     }
 
     fn parts_since(&self, old: &Ruleset) -> Vec<Part> {
-        self.transaction_since(old)
+        self.steps_since(old)
+    }
+}
+
+impl Ruleset {
+    fn every_packet(&self) -> bool {
+        self.tables.iter().any(|table| table.every_packet)
     }
 }
 
 impl Table {
     fn new(plan: &Plan, family: Family, options: &RenderOptions) -> Table {
         let mut table = Table {
+            name: options.table,
             family,
             every_packet: options.every_packet,
             counters: BTreeSet::new(),
@@ -101,7 +106,12 @@ impl Table {
         table
     }
 
-    /// Word of the family in rules, and the name of its tables.
+    /// Name with the family.
+    fn full_name(&self) -> String {
+        format!("{} {}", self.word(), self.name)
+    }
+
+    /// Word of the family in rules, and in the names of its tables.
     fn word(&self) -> &'static str {
         match self.family {
             Family::V4 => "ip",
@@ -360,28 +370,41 @@ impl Table {
         }
     }
 
-    fn print(&self, text: &mut String) {
-        let word = self.word();
+    /// Prints the commands that replace the table. In steps, the chains at hooks come later than what they lead to.
+    fn print(&self, steps: &mut Steps) {
+        let name = self.full_name();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "\nadd table {word} {TABLE}\ndelete table {word} {TABLE}");
+        let _ = writeln!(steps.added, "\nadd table {name}\ndelete table {name}");
         if self.chains.is_empty() {
             return;
         }
-        let _ = writeln!(text, "table {word} {TABLE} {{");
+        let _ = writeln!(steps.added, "table {name} {{");
         for counter in &self.counters {
-            let _ = writeln!(text, "\tcounter {counter} {{ }}");
+            let _ = writeln!(steps.added, "\tcounter {counter} {{ }}");
         }
         for (name, collection) in &self.collections {
-            collection.print(name, text);
+            collection.print(name, &mut steps.added);
         }
-        for (name, chain) in &self.chains {
-            let note = if chain.note.is_empty() { String::new() } else { format!("\t# {}\n", chain.note) };
-            let _ = writeln!(text, "\n{note}\tchain {name} {{");
-            let lines = chain.hook.into_iter().chain(chain.rules.iter().map(String::as_str));
-            lines.for_each(|line| _ = writeln!(text, "\t\t{line}"));
-            text.push_str("\t}\n");
+        let (hooks, others): (Vec<_>, Vec<_>) =
+            self.chains.iter().partition(|(_, chain)| self.every_packet && chain.hook.is_some());
+        others.iter().for_each(|(name, chain)| chain.print(name, &mut steps.added));
+        steps.added.push_str("}\n");
+        if !hooks.is_empty() {
+            let _ = writeln!(steps.changed, "table {name} {{");
+            hooks.iter().for_each(|(name, chain)| chain.print(name, &mut steps.changed));
+            steps.changed.push_str("}\n");
         }
-        text.push_str("}\n");
+    }
+}
+
+impl Chain {
+    fn print(&self, name: &str, text: &mut String) {
+        let note = if self.note.is_empty() { String::new() } else { format!("\t# {}\n", self.note) };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{note}\tchain {name} {{");
+        let lines = self.hook.into_iter().chain(self.rules.iter().map(String::as_str));
+        lines.for_each(|line| _ = writeln!(text, "\t\t{line}"));
+        text.push_str("\t}\n");
     }
 }
 

@@ -119,16 +119,36 @@ impl Systems {
         });
     }
 
+    /// Loads a change of nftables step by step. Asserts that the first step changes no decision, and that the last one does not
+    /// either. `classifiers` are those before and after the change.
+    fn load_steps(
+        &mut self,
+        steps: &[Part],
+        flows: &[FlowKey],
+        classifiers: [&Classifier; 2],
+        options: &RenderOptions,
+    ) {
+        let [before, after] = classifiers;
+        assert_eq!(steps.len(), 3);
+        for (step, classifier) in steps.iter().zip([before, after, after]) {
+            let system = self.0.get_mut(&Format::Nftables).unwrap();
+            system.load(std::slice::from_ref(step));
+            flows.iter().for_each(|flow| self.compare_one(Format::Nftables, classifier, flow, options));
+        }
+    }
+
     /// Asserts that each system decides as the tables.
     fn compare(&self, classifier: &Classifier, flow: &FlowKey, options: &RenderOptions) {
-        let expected = classifier.decide_flow(flow).is_allow();
-        for (format, system) in &self.0 {
-            let passes = ends(*format, classifier, flow, options)
-                .iter()
-                .all(|[from, to]| system.passes(flow, [from.as_str(), to.as_str()]));
-            let is_right = if system.is_exact(flow) { passes == expected } else { expected || !passes };
-            assert!(is_right, "{format:?}: {flow} passes: {passes}");
-        }
+        self.0.keys().for_each(|format| self.compare_one(*format, classifier, flow, options));
+    }
+
+    fn compare_one(&self, format: Format, classifier: &Classifier, flow: &FlowKey, options: &RenderOptions) {
+        let (system, expected) = (&self.0[&format], classifier.decide_flow(flow).is_allow());
+        let passes = ends(format, classifier, flow, options)
+            .iter()
+            .all(|[from, to]| system.passes(flow, [from.as_str(), to.as_str()]));
+        let is_right = if system.is_exact(flow) { passes == expected } else { expected || !passes };
+        assert!(is_right, "{format:?}: {flow} passes: {passes}");
     }
 
     /// Asserts that packets with this flow's ends pass at no interface of a pod that does not have its source.
@@ -325,7 +345,17 @@ fn random_clusters_and_the_differences_of_their_changes_pass() {
             let whole = Systems::of(state, &same);
             if let Some((tables, objects, mut changed)) = before.take() {
                 let old = ClusterState { tables: &tables, objects: &objects };
-                changed.load(|format| unless_refused(format, difference(format, old, state, &same)));
+                if every_packet {
+                    let steps = difference(Format::Nftables, old, state, &same).unwrap();
+                    let former = Classifier::new(old.tables).unwrap();
+                    changed.load_steps(&steps, &picked, [&former, &replayed.classifier], &same);
+                }
+                changed.load(|format| {
+                    if every_packet && format == Format::Nftables {
+                        return Some(Vec::new());
+                    }
+                    unless_refused(format, difference(format, old, state, &same))
+                });
                 changed.assert_same(&whole);
                 picked.iter().for_each(|flow| changed.compare(&replayed.classifier, flow, &same));
                 if seed.is_committed {
