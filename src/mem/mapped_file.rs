@@ -6,11 +6,15 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::Arc;
 
 use super::huge_array::HugeArray;
 use super::pages::{PAGE_BYTES, Pages};
+
+/// Contents of a page that nobody has written to.
+static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Types that consist of atomics alone.
 ///
@@ -52,7 +56,8 @@ impl FileMemory {
     }
 
     /// Takes the next part as an array of `len` elements. `make` builds each element from the words at its
-    /// position, and the element replaces them. Fails if the file is too short.
+    /// position, and the element replaces them; zeroed pages stay as they are if `make` leaves zeroes as they are. Fails if
+    /// the file is too short.
     pub(crate) fn take<T, const WORDS: usize>(
         &mut self,
         len: usize,
@@ -61,13 +66,25 @@ impl FileMemory {
         const { assert!(size_of::<T>() == WORDS * size_of::<u64>(), "an element is so many words") };
         const { assert!(align_of::<T>() >= align_of::<u64>()) };
         let base = self.next_part::<T>(len)?;
-        for index in 0..len {
+        let of_zeroes = make([0; WORDS]);
+        // SAFETY: the element has the size of its words, and no alignment less than theirs.
+        let keeps_zeroes = unsafe { ptr::from_ref(&of_zeroes).cast::<[u64; WORDS]>().read() } == [0; WORDS];
+        let of_page = (PAGE_BYTES / size_of::<T>()).max(1);
+        for first in (0..len).step_by(of_page) {
+            let count = of_page.min(len - first);
             // SAFETY: the part holds `len` elements and is aligned for them. No other array has any byte of
             // it: parts follow each other, and the lock keeps the file from being mapped twice. Every bit
             // pattern of the words is valid.
             unsafe {
-                let place = base.add(index);
-                place.write(make(place.cast::<[u64; WORDS]>().read()));
+                let page = base.add(first);
+                let bytes = slice::from_raw_parts(page.cast::<u8>().as_ptr(), count * size_of::<T>());
+                if keeps_zeroes && ZEROES.get(..bytes.len()) == Some(bytes) {
+                    continue;
+                }
+                for index in 0..count {
+                    let place = page.add(index);
+                    place.write(make(place.cast::<[u64; WORDS]>().read()));
+                }
             }
         }
         Ok(HugeArray { base, len, pages: self.pages.clone(), elements: PhantomData })
