@@ -281,10 +281,30 @@ fn random_frames_in_tunnels_have_one_verdict() {
                 frame[at] = random.below(256) as u8;
             }
             frame.truncate(frame.len() - random.below(8) as usize);
-            for (to, frame) in rig.send_on(0, UPLINK, &[frame]) {
-                assert!(to != UPLINK, "seed {}: {to} gets {frame:?}", seed.number);
+            let before = rig.counters(UPLINK);
+            let out = rig.send_on(0, UPLINK, &[frame]);
+            // Nothing goes back but the error about a hop limit that has run out.
+            let has_expired = rig.drops_since(UPLINK, &before).contains_key("ttl-exceeded");
+            for (_, frame) in out.iter().filter(|(to, _)| *to == UPLINK) {
+                assert!(has_expired, "seed {}: {frame:?} goes back", seed.number);
+                inner_of(frame, remote()[family]);
             }
         }
+    }
+}
+
+#[test]
+fn a_hop_limit_that_runs_out_behind_a_tunnel_is_answered_by_the_tunnel() {
+    for family in [0, 1] {
+        let mut rig = rig();
+        let [from, to] = [remote_pod(3)[family], pod_address(0)[family]];
+        let inner = Spec { ttl: 1, ..packet(from, to, Transport::Udp { ports: [CLIENT, TARGET] }) };
+        let out = rig.send(UPLINK, &from_remote(&inner));
+        let [(UPLINK, frame)] = out.as_slice() else { panic!("{out:?}") };
+        let answer = inner_of(frame, remote()[family]);
+        let (icmp, time_exceeded) = if family == 0 { (20, 11) } else { (40, 3) };
+        assert_eq!(answer[icmp..icmp + 2], [time_exceeded, 0]);
+        assert!(answer.ends_with(&inner.ip()), "it quotes the packet");
     }
 }
 
