@@ -52,7 +52,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
     let played = played?;
     match arguments.output {
         Output::Json => output::json(&played.report)?,
-        Output::Table => output::styled(&render(&played.report))?,
+        Output::Table | Output::Wide => output::styled(&render(&played.report))?,
     }
     if let Some(record) = played.kept {
         print_kept_lab(&record);

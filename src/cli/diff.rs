@@ -103,7 +103,7 @@ pub(super) fn from_running(
 fn print(difference: &ConnectivityDiff, output: Output) -> Result<(), CliError> {
     match output {
         Output::Json => output::json(difference)?,
-        Output::Table => output::text(&text(difference))?,
+        Output::Table | Output::Wide => output::text(&text(difference))?,
     }
     Ok(())
 }

@@ -169,7 +169,7 @@ fn print<T: Serialize + std::fmt::Display>(
 ) -> Result<(), CliError> {
     match arguments.output {
         Output::Json => output::json(&explanations)?,
-        Output::Table => {
+        Output::Table | Output::Wide => {
             let texts: Vec<String> = explanations.iter().map(T::to_string).collect();
             output::text(&texts.join("\n"))?;
         }

@@ -4,45 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use super::filter::FlowFilterArguments;
 use super::output::{Output, grouped, json, text};
 use super::{CliError, SocketArguments};
-use crate::control::protocol::{AddressPrefix, FlowQuery, PortRange};
-use crate::net::flow::Protocol;
-use crate::tables::PodName;
-
-/// Filters of flows. A flow has to pass all of them.
-#[derive(Debug, Args)]
-pub(super) struct FlowFilterArguments {
-    /// Only flows from or to this pod
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    pod: Option<PodName>,
-    /// Only flows from or to an address of this prefix
-    #[arg(long, value_name = "PREFIX")]
-    address: Option<AddressPrefix>,
-    /// Only flows with a port of TCP, UDP or SCTP in this range, at either end
-    #[arg(long, value_name = "N[-M]")]
-    port: Option<PortRange>,
-    /// Only flows of this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number
-    #[arg(long)]
-    protocol: Option<Protocol>,
-    /// Only flows in this state: established, syn-sent, udp-two-way, ...
-    #[arg(long)]
-    state: Option<String>,
-}
-
-impl FlowFilterArguments {
-    /// Query with these filters.
-    pub(super) fn query(&self) -> FlowQuery {
-        FlowQuery {
-            pod: self.pod.clone(),
-            address: self.address,
-            port: self.port,
-            protocol: self.protocol,
-            state: self.state.clone(),
-            ..FlowQuery::default()
-        }
-    }
-}
+use crate::control::protocol::FlowQuery;
 
 /// End flows of the running switch
 #[derive(Debug, Args)]
@@ -83,7 +48,7 @@ pub(super) fn flows(arguments: &FlowsArguments) -> Result<ExitCode, CliError> {
     let ended = arguments.socket.client().flush_flows(&FlowQuery { all: *all, ..filter.query() })?;
     match arguments.output {
         Output::Json => json(&ended)?,
-        Output::Table => text(&match ended.ended {
+        Output::Table | Output::Wide => text(&match ended.ended {
             1 => "1 flow ended\n".to_owned(),
             count => format!("{} flows ended\n", grouped(count)),
         })?,

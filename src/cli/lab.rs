@@ -152,7 +152,9 @@ fn print(journals: &[Journal], form: Output) -> Result<(), CliError> {
     if form == Output::Json {
         return Ok(output::json(&journals)?);
     }
-    let mut table = output::table(["lab", "pod", "addresses", "interface", "namespace", "process", "socket"]);
+    output::set_form(form);
+    let mut table = output::table(["lab", "pod", "addresses", "interface", "namespace", "process", "socket"])
+        .left_out_first(&["process", "socket", "namespace"]);
     for journal in journals {
         let process = journal.owner.filter(|_| journal.is_owned()).map(|owner| owner.pid);
         let socket = journal.directory().join("control.sock");
@@ -208,7 +210,7 @@ fn remove(arguments: &CleanArguments) -> Result<ExitCode, CliError> {
     let teardown = clean(&arguments.labs)?;
     match arguments.output {
         Output::Json => output::json(&teardown)?,
-        Output::Table => {
+        Output::Table | Output::Wide => {
             let line = |what: &str, things: &[String]| {
                 if things.is_empty() { String::new() } else { format!("{what}: {}\n", things.join(", ")) }
             };

@@ -14,6 +14,7 @@ mod diff;
 mod doctor;
 mod error;
 mod explain;
+mod filter;
 mod flows;
 mod lab;
 mod lint;

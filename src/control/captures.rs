@@ -12,7 +12,6 @@ use crate::dataplane::{
 };
 use crate::limits::{CAPTURE_BYTES, CAPTURES_MAX, PACKET_BYTES_MAX};
 use crate::net::flow::FlowKey;
-use crate::policy::testcase::Endpoint;
 use crate::tables::RuleOrigin;
 
 /// Time without a request for its packets after which a capture ends.
@@ -118,17 +117,11 @@ impl Captures {
 /// Resolves the names of a request.
 fn filter(request: &CaptureRequest, state: &State) -> Result<CaptureFilter, ApiError> {
     let port = |name: &String| state.known_port(name).map(|port| port.report.id);
-    let addresses = |end: &Option<Endpoint>| match end {
-        None => Ok(Vec::new()),
-        Some(Endpoint::Ip(address)) => Ok(vec![*address]),
-        Some(Endpoint::Pod(pod)) => state.known_addresses(pod),
-    };
     Ok(CaptureFilter {
-        port: request.port.as_ref().map(port).transpose()?,
-        ends: [addresses(&request.from)?, addresses(&request.to)?],
-        protocol: request.protocol,
-        transport_port: request.transport_port,
+        port: request.interface.as_ref().map(port).transpose()?,
+        flows: state.resolve(&request.filter)?,
         drops_only: request.drops,
+        reason: request.reason,
     })
 }
 
@@ -228,7 +221,7 @@ mod tests {
     fn requests_of_captures_name_ports_that_are_there_and_a_length() {
         let (table, busy, state) = (CaptureTable::default(), Busy::default(), State::default());
         let refused = |request| table.start(&request, &state, &busy).unwrap_err();
-        let nowhere = CaptureRequest { port: Some("nowhere".to_owned()), ..CaptureRequest::default() };
+        let nowhere = CaptureRequest { interface: Some("nowhere".to_owned()), ..CaptureRequest::default() };
         assert!(matches!(refused(nowhere), ApiError::NoPort { .. }));
         let none = CaptureRequest { bytes: Some(0), ..CaptureRequest::default() };
         assert!(matches!(refused(none), ApiError::Field { field: "bytes", .. }));

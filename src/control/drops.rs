@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 
 use super::frame_summary::summarize;
-use super::protocol::{DropRecord, DropsReport};
+use super::protocol::{DropRecord, DropsReport, EndFilter, PacketFilter};
 use super::state::State;
-use crate::dataplane::{DropReason, DropSample, FlowDecisions};
+use crate::dataplane::{DropReason, DropSample, FlowDecisions, FlowFilter};
 use crate::limits::DROPS_KEPT_MAX;
 use crate::net::flow::FlowKey;
 use crate::tables::{PodName, RuleOrigin, Verdict};
@@ -23,30 +23,56 @@ pub(super) struct DropLog {
     by_reason: BTreeMap<DropReason, VecDeque<DropRecord>>,
 }
 
-/// Selection of drops.
+/// Selection of drops: those that have every property that is given.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct DropFilter {
+pub struct DropQuery {
+    /// Properties of the packet, which are parameters of the same request. A pod is that behind the port, or has the destination
+    /// address.
+    #[serde(skip)]
+    pub filter: PacketFilter,
     /// Only records after the one with this number.
     pub after: u64,
     /// Most records: the latest ones.
     pub max: Option<usize>,
     /// Only this reason.
     pub reason: Option<DropReason>,
-    /// Only frames from this port.
-    pub port: Option<String>,
-    /// Only frames from or to this pod.
-    pub pod: Option<PodName>,
+    /// Only frames from this port of the switch.
+    pub interface: Option<String>,
+    /// Only frames since this time: milliseconds since 1970.
+    pub since_unix_ms: u64,
 }
 
-impl DropFilter {
-    fn selects(&self, record: &DropRecord) -> bool {
-        let is_of_pod =
-            |pod: &PodName| [&record.source_pod, &record.destination_pod].contains(&&Some(pod.clone()));
+impl DropQuery {
+    /// Parameters of the request: names and values, not encoded.
+    pub(crate) fn parameters(&self) -> Vec<(&'static str, String)> {
+        let DropQuery { filter, after, max, reason, interface, since_unix_ms } = self;
+        let own = [
+            Some(("after", after.to_string())),
+            max.map(|max| ("max", max.to_string())),
+            reason.map(|reason| ("reason", reason.name().to_owned())),
+            interface.clone().map(|interface| ("interface", interface)),
+            (*since_unix_ms > 0).then(|| ("since_unix_ms", since_unix_ms.to_string())),
+        ];
+        filter.parameters().into_iter().chain(own.into_iter().flatten()).collect()
+    }
+
+    /// `flows` has the properties of the filter that name no pod.
+    fn selects(&self, record: &DropRecord, flows: &FlowFilter) -> bool {
+        let PacketFilter { from, to, pod, .. } = &self.filter;
+        let [source, destination] = [record.source_pod.as_ref(), record.destination_pod.as_ref()];
+        let is_at = |end: &Option<EndFilter>, found: Option<&PodName>| match end {
+            Some(EndFilter::Pod(pod)) => found == Some(pod),
+            _ => true,
+        };
         record.number > self.after
+            && record.at_unix_ms >= self.since_unix_ms
             && self.reason.is_none_or(|reason| record.reason == reason)
-            && self.port.as_ref().is_none_or(|port| record.port == *port)
-            && self.pod.as_ref().is_none_or(is_of_pod)
+            && self.interface.as_ref().is_none_or(|interface| record.port == *interface)
+            && is_at(from, source)
+            && is_at(to, destination)
+            && pod.as_ref().is_none_or(|pod| [source, destination].contains(&Some(pod)))
+            && record.flow.map_or(flows.is_any(), |flow| flows.selects(&flow))
     }
 }
 
@@ -61,12 +87,13 @@ impl DropLog {
         records.push_back(DropRecord { number: self.last, ..record });
     }
 
-    /// Reports the records that a filter selects, oldest first.
-    pub(super) fn select(&self, filter: &DropFilter) -> DropsReport {
-        let records = self.by_reason.values().flatten().filter(|record| filter.selects(record));
+    /// Reports the records that a query selects, oldest first.
+    pub(super) fn select(&self, query: &DropQuery) -> DropsReport {
+        let flows = query.filter.without_pods();
+        let records = self.by_reason.values().flatten().filter(|record| query.selects(record, &flows));
         let mut drops: Vec<DropRecord> = records.cloned().collect();
         drops.sort_by_key(|record| record.number);
-        let beyond = drops.len().saturating_sub(filter.max.unwrap_or(usize::MAX));
+        let beyond = drops.len().saturating_sub(query.max.unwrap_or(usize::MAX));
         drops.drain(..beyond);
         DropsReport { drops, last: self.last, lost: self.lost }
     }
@@ -138,7 +165,7 @@ mod tests {
         }
     }
 
-    fn numbers(log: &DropLog, filter: &DropFilter) -> Vec<u64> {
+    fn numbers(log: &DropLog, filter: &DropQuery) -> Vec<u64> {
         log.select(filter).drops.iter().map(|record| record.number).collect()
     }
 
@@ -147,7 +174,7 @@ mod tests {
         let mut log = DropLog::default();
         log.add(record(DropReason::Malformed, "a"));
         (0..3 * DROPS_KEPT_MAX).for_each(|_| log.add(record(DropReason::PolicyIngress, "b")));
-        let all = log.select(&DropFilter::default());
+        let all = log.select(&DropQuery::default());
         assert_eq!(all.drops.len(), 1 + DROPS_KEPT_MAX);
         assert_eq!(all.last, 1 + 3 * DROPS_KEPT_MAX as u64);
         assert_eq!((all.drops[0].number, all.drops[0].reason), (1, DropReason::Malformed));
@@ -155,17 +182,24 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_selects_by_number_reason_port_and_pod() {
+    fn a_query_selects_by_number_time_reason_port_and_pod() {
         let mut log = DropLog::default();
         let ports = ["veth-a", "veth-b", "up", "veth-a"];
         let reasons = [DropReason::Spoofed, DropReason::NoRoute, DropReason::NoRoute, DropReason::NoRoute];
         reasons.into_iter().zip(ports).for_each(|(reason, port)| log.add(record(reason, port)));
-        let none = DropFilter::default;
-        assert_eq!(numbers(&log, &DropFilter { after: 2, ..none() }), [3, 4]);
-        assert_eq!(numbers(&log, &DropFilter { max: Some(3), ..none() }), [2, 3, 4]);
-        assert_eq!(numbers(&log, &DropFilter { reason: Some(DropReason::NoRoute), ..none() }), [2, 3, 4]);
-        assert_eq!(numbers(&log, &DropFilter { port: Some("veth-a".to_owned()), ..none() }), [1, 4]);
-        let pod = Some(PodName::new("default", "veth-b"));
-        assert_eq!(numbers(&log, &DropFilter { pod, ..none() }), [2]);
+        let none = DropQuery::default;
+        assert_eq!(numbers(&log, &DropQuery { after: 2, ..none() }), [3, 4]);
+        assert_eq!(numbers(&log, &DropQuery { max: Some(3), ..none() }), [2, 3, 4]);
+        assert_eq!(numbers(&log, &DropQuery { reason: Some(DropReason::NoRoute), ..none() }), [2, 3, 4]);
+        assert_eq!(numbers(&log, &DropQuery { interface: Some("veth-a".to_owned()), ..none() }), [1, 4]);
+        assert_eq!(numbers(&log, &DropQuery { since_unix_ms: 1, ..none() }), [0; 0]);
+        let of = |filter| DropQuery { filter, ..none() };
+        let pod = PodName::new("default", "veth-b");
+        assert_eq!(numbers(&log, &of(PacketFilter::of_pod(&pod))), [2]);
+        let from = PacketFilter { from: Some(EndFilter::Pod(pod.clone())), ..PacketFilter::default() };
+        let to = PacketFilter { to: Some(EndFilter::Pod(pod)), ..PacketFilter::default() };
+        assert_eq!((numbers(&log, &of(from)), numbers(&log, &of(to))), (vec![2], vec![]));
+        let address = PacketFilter { address: Some("::/0".parse().unwrap()), ..PacketFilter::default() };
+        assert_eq!(numbers(&log, &of(address)), [0; 0], "frames without addresses");
     }
 }

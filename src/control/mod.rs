@@ -39,7 +39,7 @@ pub(crate) use background::{
     collect_drops, detach_node_sockets, keep_node_routes, keep_node_sockets, remove_node_routes,
 };
 pub use client::{Client, ClientError};
-pub use drops::DropFilter;
+pub use drops::DropQuery;
 pub(crate) use frame_summary::summarize;
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub use metrics::Format as MetricsFormat;

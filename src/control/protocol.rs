@@ -39,7 +39,7 @@
 //! | `PUT /v1/pods/{namespace}/{name}/bandwidth` | [`Bandwidth`] | [`PodInfo`] |
 //! | `GET /v1/counters` | | [`CountersReport`] |
 //! | `GET /v1/workers` | | list of [`WorkerTimes`](crate::dataplane::WorkerTimes) |
-//! | `GET /v1/drops?after=N&max=N&reason=R&port=NAME&pod=NAMESPACE/NAME` | | [`DropsReport`] |
+//! | `GET /v1/drops?FILTERS&after=N&max=N&reason=R&interface=NAME&since_unix_ms=N` | | [`DropsReport`] |
 //! | `POST /v1/captures` | [`CaptureRequest`] | [`CaptureStarted`] |
 //! | `GET /v1/captures/{number}` | | [`CaptureReport`]; a capture ends without such a request in ten seconds |
 //! | `DELETE /v1/captures/{number}` | | 204 |
@@ -48,12 +48,13 @@
 //! | `GET /v1/flows/events?FILTERS` | | stream of lines, each a [`FlowEventLine`] as JSON |
 //! | `GET /v1/explain?from=END&to=END&protocol=P&port=N&backend=ADDRESS:PORT` | | list of [`PathReport`](super::explain::PathReport), one for each address family |
 //!
-//! `FILTERS` of flows are `pod=NAMESPACE/NAME`, `address=PREFIX`, `port=N` or `N-M`, `protocol=P` and `state=NAME`: see
-//! [`FlowQuery`].
+//! `FILTERS` are `from=END`, `to=END`, `pod=NAMESPACE/NAME`, `address=PREFIX`, `port=N` or `N-M`, and `protocol=P`, of flows
+//! also `state=NAME`: see [`PacketFilter`] and [`FlowQuery`].
 //!
 //! Every error response is a [`Problem`] with a 4xx or 5xx status.
 
 mod configuration;
+mod filter;
 mod flows;
 mod in_force;
 mod ipfix;
@@ -79,9 +80,9 @@ use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, PortMapping, TablesDiff};
 
 pub use self::configuration::{ConfigurationReport, ReloadRequested};
+pub use self::filter::{AddressPrefix, EndFilter, PacketFilter};
 pub use self::flows::{
-    AddressPrefix, FlowEventLine, FlowEventRecord, FlowHolder, FlowQuery, FlowRecord, FlowSort, FlowsEnded,
-    FlowsReport, PortRange,
+    FlowEventLine, FlowEventRecord, FlowHolder, FlowQuery, FlowRecord, FlowSort, FlowsEnded, FlowsReport,
 };
 pub(crate) use self::in_force::hits_text;
 pub use self::in_force::{
@@ -99,6 +100,7 @@ pub use self::rehearsal::{
 pub use self::services::{BackendReport, ServiceReport, ServicesPatch, ServicesReport};
 pub use self::source::{SourceAway, SourceReport, SourceStatus, Unenforced};
 pub use self::steering::{PortFlows, RouteRequest};
+pub use crate::dataplane::PortRange;
 
 /// Status of the switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::protocol::{
-    PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, RouteInfo, TablesSummary,
+    EndFilter, PacketFilter, PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, RouteInfo,
+    TablesSummary,
 };
 use ipnet::IpNet;
 
 use super::served_services::{Parts, ServedServices};
 use super::{ApiError, CoverageCheck, PortRoute, SwitchSettings};
 use crate::dataplane::{
-    DesiredState, Masquerade, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport, PortSpec, Route,
-    RouteOrigin, RouteReport, Underlay,
+    DesiredState, FlowFilter, Masquerade, NodeAttachment, PathHop, PodAttachment, PortKind, PortReport,
+    PortSpec, Route, RouteOrigin, RouteReport, Underlay,
 };
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::nearest::nearest;
@@ -187,6 +188,23 @@ impl State {
             let known = self.tables.iter().flat_map(|tables| tables.pods.keys()).chain(self.pods.keys());
             ApiError::NoPod { pod: pod.clone(), nearest: nearest(&pod.to_string(), known).cloned() }
         })
+    }
+
+    /// Resolves the pods of a filter to their addresses.
+    pub(super) fn resolve(&self, filter: &PacketFilter) -> Result<FlowFilter, ApiError> {
+        let addresses = |pod| -> Result<Vec<IpNet>, ApiError> {
+            Ok(self.known_addresses(pod)?.into_iter().map(IpNet::from).collect())
+        };
+        let mut flows = filter.without_pods();
+        for (end, wanted) in flows.ends.iter_mut().zip([&filter.from, &filter.to]) {
+            if let Some(EndFilter::Pod(pod)) = wanted {
+                *end = Some(addresses(pod)?);
+            }
+        }
+        if let Some(pod) = &filter.pod {
+            flows.either.push(addresses(pod)?);
+        }
+        Ok(flows)
     }
 
     /// Finds the port of a request, which fails for an unknown one.

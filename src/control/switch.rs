@@ -11,7 +11,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::captures::CaptureTable;
-use super::drops::{DropFilter, DropLog};
+use super::drops::{DropLog, DropQuery};
 use super::flows::Followers;
 use super::ipfix;
 use super::protocol::{
@@ -313,19 +313,19 @@ impl Switch {
     }
 
     /// Reports the last dropped frames that `filter` selects, oldest first.
-    pub fn drops(&self, filter: &DropFilter) -> Result<DropsReport, ApiError> {
+    pub fn drops(&self, query: &DropQuery) -> Result<DropsReport, ApiError> {
         self.require_workers(
             "samples of drops",
             "`palisade show counters` counts them by port, reason and rule",
         )?;
-        let (state, is_first) = (self.state.load(), filter.after == 0);
+        let (state, is_first) = (self.state.load(), query.after == 0);
         // The first request must name a port, or a pod; one that goes on may have lost it.
-        if let Some(name) = filter.port.as_ref().filter(|_| is_first) {
+        if let Some(name) = query.interface.as_ref().filter(|_| is_first) {
             state.known_port(name)?;
         }
-        let report = self.drop_log.lock().unwrap_or_else(PoisonError::into_inner).select(filter);
-        if let Some(pod) = filter.pod.as_ref().filter(|_| is_first && report.drops.is_empty()) {
-            state.known_addresses(pod)?;
+        let report = self.drop_log.lock().unwrap_or_else(PoisonError::into_inner).select(query);
+        if is_first && report.drops.is_empty() {
+            query.filter.pods().try_for_each(|pod| state.known_addresses(pod).map(drop))?;
         }
         Ok(report)
     }

@@ -25,7 +25,7 @@ const PODS: &str = "
 ";
 
 /// Pods, and a policy in this mode that admits TCP on `port` to db.
-fn objects(mode: &str, port: u16) -> String {
+pub(crate) fn objects(mode: &str, port: u16) -> String {
     format!(
         "{PODS}apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: db, annotations: \
          {{palisade.dev/mode: {mode}}}}}\nspec: {{podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{ports: [{{port: \
@@ -177,14 +177,14 @@ fn a_candidate_is_promoted_over_the_tables_that_it_was_loaded_beside_and_no_othe
     client.promote_shadow(false, false).unwrap();
 }
 
-struct Watched {
+pub(crate) struct Watched {
     scratch: Scratch,
     directory: PolicyDirectory,
-    switch: Arc<Switch>,
+    pub(crate) switch: Arc<Switch>,
 }
 
 impl Watched {
-    fn start(text: &str) -> Watched {
+    pub(crate) fn start(text: &str) -> Watched {
         let scratch = Scratch::new();
         scratch.write("objects.yaml", text);
         let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };

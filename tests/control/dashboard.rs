@@ -136,7 +136,7 @@ fn an_overview_has_sums_reasons_and_readiness() {
     );
     let drop = &overview["drops"][0];
     assert_eq!((&drop["name"], &drop["frames"]), (&"policy-ingress".into(), &6.into()));
-    assert_eq!(drop["meaning"], DropReason::PolicyIngress.meaning().trim());
+    assert_eq!(drop["meaning"], DropReason::PolicyIngress.meaning());
     assert_eq!(overview["status"]["pid"], std::process::id());
     // Further requests of the same moment read no counters.
     served.client.put_port("r", &pod_port()).unwrap();

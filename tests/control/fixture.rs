@@ -12,8 +12,9 @@ use palisade::control::{Client, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
     Backend, Candidate, CandidateTables, Capture, Counters, DataplaneApi, DecisionCount, DesiredState,
     Disagreement, DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
-    Flows, FlowsLeft, NotTaken, PacketCaptures, PortCounters, PortError, PortHealth, PortKind, PortReport,
-    PortSpec, RouteReport, ServiceFlows, StuckWorker, WorkerCounters, WorkerTimes, Workers,
+    Flows, FlowsLeft, NotTaken, OffloadCounters, PacketCaptures, PortCounters, PortError, PortHealth,
+    PortKind, PortReport, PortSpec, RouteReport, ServiceFlows, StuckWorker, WorkerCounters, WorkerTimes,
+    Workers,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -40,6 +41,7 @@ pub(crate) struct FakeDataplane {
     pub(crate) counted: FakeFlows,
     /// Worker 0 stands still for this long.
     pub(crate) halted_for: Mutex<Duration>,
+    pub(crate) offload: Mutex<Option<OffloadCounters>>,
 }
 
 impl FakeDataplane {
@@ -111,7 +113,7 @@ impl DataplaneApi for FakeDataplane {
             ports,
             workers: BTreeMap::from([(WorkerId(0), WorkerCounters { received: 10, ..Default::default() })]),
             decisions: vec![DecisionCount { verdict: Verdict::Deny, origin, packets: 3 }],
-            offload: None,
+            offload: *self.offload.lock().unwrap(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use palisade::control::ClientError;
-use palisade::control::protocol::{FlowEventLine, FlowQuery, FlowSort, FlowsReport};
+use palisade::control::protocol::{FlowEventLine, FlowQuery, FlowSort, FlowsReport, PacketFilter};
 use palisade::limits::FLOWS_LISTED_MAX;
 
 use crate::commands::palisade;
@@ -47,13 +47,20 @@ fn the_switch_filters_sorts_and_limits() {
     let oldest = list(&FlowQuery { sort: FlowSort::Age, limit: Some(3), ..none() });
     assert_eq!((sources(&oldest), oldest.matched), (vec![1, 9, 8], 9), "a restored flow is the oldest");
     assert_eq!(sources(&list(&FlowQuery::of_pod(&pod("db")))), [3, 2]);
-    let address = FlowQuery { address: Some("10.1.0.8/31".parse().unwrap()), ..none() };
+    let address = FlowQuery::of(PacketFilter {
+        address: Some("10.1.0.8/31".parse().unwrap()),
+        ..PacketFilter::default()
+    });
     assert_eq!(sources(&list(&address)), [9, 8, 7]);
     let state = FlowQuery { state: Some("time-wait".to_owned()), ..none() };
     assert_eq!(sources(&list(&state)), [9]);
-    let port = |port: &str| FlowQuery { port: Some(port.parse().unwrap()), limit: Some(0), ..none() };
+    let port = |port: &str| {
+        let port = PacketFilter { port: Some(port.parse().unwrap()), ..PacketFilter::default() };
+        FlowQuery { limit: Some(0), ..FlowQuery::of(port) }
+    };
     assert_eq!([list(&port("6379")).matched, list(&port("1-6378")).matched], [9, 0]);
-    let udp = FlowQuery { protocol: Some("UDP".parse().unwrap()), ..none() };
+    let udp =
+        FlowQuery::of(PacketFilter { protocol: Some("UDP".parse().unwrap()), ..PacketFilter::default() });
     assert_eq!(list(&udp).matched, 0);
     let holders = list(&FlowQuery { by_pod: true, ..none() });
     assert!(holders.flows.is_empty() && holders.matched == 9);
@@ -178,6 +185,8 @@ fn a_name_that_nobody_knows_is_refused_with_the_nearest_one_in_every_filter() {
     served.client.put_tables(&small_tables("10.1.0.3")).unwrap();
     for words in [
         "show drops --pod default/dbx",
+        "show drops --to default/dbx",
+        "show flows --from default/dbx",
         "show flows --pod default/dbx",
         "flows flush --pod default/dbx",
         "show acl default/dbx",
@@ -192,9 +201,13 @@ fn a_name_that_nobody_knows_is_refused_with_the_nearest_one_in_every_filter() {
         assert!(err.contains("default/dbx") && err.contains(", the nearest is default/db"), "{words}: {err}");
     }
     let port = served.client.ports().unwrap()[0].name.clone();
-    for words in
-        ["show drops --port", "trace --port", "capture -w /dev/null --port", "port drain", "show port"]
-    {
+    for words in [
+        "show drops --interface",
+        "trace --interface",
+        "capture -w /dev/null --interface",
+        "port drain",
+        "show port",
+    ] {
         let (code, _, err) = run(&format!("{words} {port}x"));
         assert_eq!(code, 2, "{words}: {err}");
         assert!(err.contains(&format!(", the nearest is {port}")), "{words}: {err}");

@@ -30,6 +30,8 @@ mod protocol;
 #[path = "../common/random.rs"]
 #[allow(dead_code)] // Tests of policies and of conntrack use the rest.
 mod random;
+mod reference;
+mod screens;
 mod service_objects;
 mod services;
 #[path = "../common/small_tables.rs"]

@@ -17,7 +17,7 @@ fn name(name: &str) -> ServicePortName {
     }
 }
 
-fn port(cluster: &str, backends: &[&str]) -> ServicePort {
+pub(crate) fn port(cluster: &str, backends: &[&str]) -> ServicePort {
     ServicePort {
         cluster: vec![cluster.parse().unwrap()],
         internal_backends: backends.iter().map(|backend| backend.parse().unwrap()).collect(),
@@ -25,7 +25,7 @@ fn port(cluster: &str, backends: &[&str]) -> ServicePort {
     }
 }
 
-fn table(ports: &[(&str, ServicePort)]) -> ServiceTable {
+pub(crate) fn table(ports: &[(&str, ServicePort)]) -> ServiceTable {
     let ports = ports.iter().map(|(service, port)| (name(service), port.clone())).collect();
     ServiceTable { node_addresses: vec!["192.0.2.1".parse().unwrap()], ports }
 }

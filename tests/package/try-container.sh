@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the switch in a container with the rights of docs/operations.md, as root: two pods on veth pairs, a policy, a
+# Runs the switch in a container with the rights of docs/install.md, as root: two pods on veth pairs, a policy, a
 # connection that outlives a killed container.
 #
 #   debootstrap --variant=minbase --include=iproute2,libelf1,zlib1g bookworm ROOT

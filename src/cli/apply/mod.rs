@@ -183,7 +183,7 @@ fn dry_run(client: &Client, arguments: &ApplyArguments) -> Result<ExitCode, CliE
     let found = DryRun { connections, services: service_changes(client, services.as_ref())? };
     match arguments.output {
         Output::Json => output::json(&found)?,
-        Output::Table => {
+        Output::Table | Output::Wide => {
             output::text(&format!("{}{}", diff::text(&found.connections), found.services.text()))?;
         }
     }

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,14 +14,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use self::pcapng::PacketFile;
+use super::filter::PacketFilterArguments;
 use super::output::text as print;
 use super::signals::interruption;
 use super::{CliError, Output, SocketArguments, terminal};
 use crate::control::Client;
 use crate::control::protocol::{CaptureRequest, PacketRecord};
 use crate::limits::PACKET_BYTES_MAX;
-use crate::net::flow::Protocol;
-use crate::policy::testcase::Endpoint;
 
 /// Interval of requests for packets.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -36,7 +34,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 #[command(after_help = "\
 Examples:
   palisade capture --drops -w drops.pcapng                     what is dropped, until Ctrl-C
-  palisade capture --port veth-db --seconds 10 -w db.pcapng    what one pod sends
+  palisade capture --interface veth-db --seconds 10 -w db.pcapng    what one pod sends
   palisade capture --from default/web --to default/db -w - | tshark -r - -T fields -e frame.comment")]
 pub(super) struct CaptureArguments {
     #[command(flatten)]
@@ -75,21 +73,8 @@ pub(super) struct TraceArguments {
 
 #[derive(Debug, Args)]
 struct Selection {
-    /// Only packets of this pod or address, in both directions
-    #[arg(long, value_name = "POD|IP", value_parser = Endpoint::from_str)]
-    from: Option<Endpoint>,
-    /// Only packets of this other pod or address, in both directions
-    #[arg(long, value_name = "POD|IP", value_parser = Endpoint::from_str)]
-    to: Option<Endpoint>,
-    /// Only packets that come from this port of the switch
-    #[arg(long, value_name = "PORT")]
-    port: Option<String>,
-    /// Only this protocol: TCP, UDP, SCTP, ICMP, ICMPv6 or a number
-    #[arg(long, value_name = "P")]
-    protocol: Option<Protocol>,
-    /// Only packets with this port of TCP, UDP or SCTP at either end
-    #[arg(long, value_name = "N")]
-    transport_port: Option<u16>,
+    #[command(flatten)]
+    packets: PacketFilterArguments,
     /// Only packets that are dropped
     #[arg(long)]
     drops: bool,
@@ -135,7 +120,7 @@ pub(super) fn trace(arguments: &TraceArguments) -> Result<ExitCode, CliError> {
             number += 1;
             match arguments.output {
                 Output::Json => print(&(serde_json::to_string(packet).map_err(io::Error::from)? + "\n"))?,
-                Output::Table => print(&text::describe(number, packet))?,
+                Output::Table | Output::Wide => print(&text::describe(number, packet))?,
             }
         }
         Ok(())
@@ -160,15 +145,13 @@ fn follow(
     count: u64,
     mut see: impl FnMut(&[PacketRecord]) -> Result<(), CliError>,
 ) -> Result<Ended, CliError> {
-    let Selection { from, to, port, protocol, transport_port, drops, seconds } = selection;
+    let Selection { packets, drops, seconds } = selection;
     let interrupted = interruption()?;
     let number = client.start_capture(&CaptureRequest {
-        from: from.clone(),
-        to: to.clone(),
-        port: port.clone(),
-        protocol: *protocol,
-        transport_port: *transport_port,
+        filter: packets.filter.filter(),
+        interface: packets.interface.clone(),
         drops: *drops,
+        reason: packets.reason,
         bytes,
     })?;
     let start = Instant::now();

@@ -36,7 +36,7 @@ fn verdict(packet: &PacketRecord) -> String {
     };
     // Writing to a string cannot fail.
     if let Some(reason) = packet.reason {
-        let _ = write!(text, ": {} ({})", reason.name(), reason.meaning().trim().trim_end_matches('.'));
+        let _ = write!(text, ": {} ({})", reason.name(), reason.meaning().trim_end_matches('.'));
     }
     packet.decided_by.iter().for_each(|origin| _ = write!(text, "; {origin}"));
     text

@@ -206,7 +206,7 @@ fn cores(config: &Config, facts: &Facts) -> Vec<Check> {
         checks.push(Check::finding("cores", "two workers share a core", remedy));
     }
     let isolated = match facts.isolated.as_str() {
-        "" => "none is isolated: workers share their cores with other programs (docs/operations.md, Cores)"
+        "" => "none is isolated: workers share their cores with other programs (docs/install.md, Cores)"
             .to_owned(),
         list => format!("isolated: {list}"),
     };

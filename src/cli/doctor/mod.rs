@@ -58,7 +58,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> Result<ExitCode, CliError> 
     checks.extend(leftovers::checks(&config, &used));
     match arguments.output {
         Output::Json => output::json(&checks)?,
-        Output::Table => output::text(&text(&checks))?,
+        Output::Table | Output::Wide => output::text(&text(&checks))?,
     }
     let has_findings = checks.iter().any(|check| check.state == State::Finding);
     Ok(ExitCode::from(u8::from(has_findings)))

@@ -1,6 +1,7 @@
 //! Results on standard output: a table for people, JSON for programs.
 
 pub(super) mod reader;
+mod table;
 pub(super) mod terminal;
 pub(super) mod times;
 
@@ -8,19 +9,22 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use clap::ValueEnum;
-use comfy_table::{Cell, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::printable;
 use crate::tables::PodName;
 
+use self::table::{Table, wrapped};
+
 /// Form of a command's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people
+    /// For people, in the width of the terminal
     #[default]
     Table,
+    /// For people, with all columns in lines of any length
+    Wide,
     /// For programs, in the form of the control socket's responses
     Json,
 }
@@ -88,9 +92,9 @@ impl Formatter for Readable {
     }
 }
 
-/// Prints text. Escapes control characters other than line breaks and tabs.
+/// Prints text, in lines that fit the terminal. Escapes control characters other than line breaks and tabs.
 pub(super) fn text(text: &str) -> io::Result<()> {
-    styled(&printable::block(text))
+    styled(&wrapped(&printable::block(text)))
 }
 
 /// Prints text with styles, which contains nothing untrusted.
@@ -100,29 +104,24 @@ pub(super) fn styled(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Creates a table with these columns, without borders, so that `awk` can read it.
+/// Makes all tables of this process as wide as this form of the output has them.
+pub(super) fn set_form(output: Output) {
+    table::set_wide(output == Output::Wide);
+}
+
+/// Creates a table with these columns.
 pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
-    table_of(&columns)
+    Table::new(&columns)
 }
 
 /// Creates a table with these columns as [`table`] does.
 pub(super) fn table_of(columns: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    if table.width() == Some(0) {
-        // A serial console has no size.
-        table.set_content_arrangement(ContentArrangement::Disabled);
-    }
-    table.set_header(columns.iter().map(|column| Cell::new(column.to_uppercase())));
-    table
+    Table::new(columns)
 }
 
-/// Renders a table without trailing blanks, or the `none` sentence if it has no rows.
+/// Renders a table, or the `none` sentence if it has no rows.
 pub(super) fn render(table: &Table, none: &str) -> String {
-    if table.is_empty() {
-        return format!("{none}\n");
-    }
-    table.lines().fold(String::new(), |text, line| text + line.trim_end() + "\n")
+    table.render(none)
 }
 
 /// Joins several values for one cell.

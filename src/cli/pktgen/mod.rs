@@ -181,7 +181,7 @@ pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, CliError> 
     let report = Report::from(&session.trial(arguments.rate, time, &stop)?);
     match arguments.output {
         Output::Json => output::json(&report)?,
-        Output::Table => output::text(&print::report(&report))?,
+        Output::Table | Output::Wide => output::text(&print::report(&report))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -195,7 +195,7 @@ fn connect(arguments: &PktgenArguments, rx: &Target, stop: &AtomicBool) -> Resul
     let report = ConnectionReport::from(&connections.trial(arguments.rate, time, stop)?);
     match arguments.output {
         Output::Json => output::json(&report)?,
-        Output::Table => output::text(&print::connections(&report))?,
+        Output::Table | Output::Wide => output::text(&print::connections(&report))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -224,7 +224,7 @@ fn search(
     let report = last.map(|trial| Report::from(&trial));
     match arguments.output {
         Output::Json => output::json(&print::NdrReport::new(&found, report))?,
-        Output::Table => {
+        Output::Table | Output::Wide => {
             let report = report.as_ref().map(print::report).unwrap_or_default();
             output::text(&(print::search(&found) + &report))?;
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::output::{Output, json, render, table, text};
+use crate::cli::output::{Output, json, render, set_form, table, text};
 use crate::cli::{CliError, SocketArguments};
 use crate::control::protocol::AuditReport;
 use crate::printable;
@@ -41,10 +41,11 @@ enum Command {
 
 pub(in crate::cli) fn audit(arguments: &AuditArguments) -> Result<ExitCode, CliError> {
     let Command::Report { output } = &arguments.command;
+    set_form(*output);
     let report = arguments.socket.client().audit()?;
     match output {
         Output::Json => json(&report)?,
-        Output::Table => text(&as_table(&report))?,
+        Output::Table | Output::Wide => text(&as_table(&report))?,
     }
     let counted = report.policies.iter().any(|policy| policy.flows > 0);
     Ok(ExitCode::from(u8::from(counted || !report.denials.is_empty())))
@@ -62,7 +63,8 @@ fn as_table(report: &AuditReport) -> String {
             audited.running.to_string(),
         ]);
     }
-    let mut denials = table(["from", "to", "port", "would be denied by", "flows", "running"]);
+    let mut denials = table(["from", "to", "port", "would be denied by", "flows", "running"])
+        .left_out_first(&["running", "flows"]);
     for denial in &report.denials {
         let port = match denial.port {
             0 => denial.protocol.to_string(),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::output::{Output, json, or_dash, render, table, text};
+use crate::cli::output::{Output, json, or_dash, render, set_form, table, text};
 use crate::cli::{CliError, SocketArguments};
 use crate::control::protocol::{ShadowReport, ShadowVerdict};
 use crate::tables::Verdict;
@@ -55,10 +55,11 @@ pub(in crate::cli) fn shadow(arguments: &ShadowArguments) -> Result<ExitCode, Cl
     let client = arguments.socket.client();
     match &arguments.command {
         Command::Report { output } => {
+            set_form(*output);
             let report = client.shadow()?;
             match output {
                 Output::Json => json(&report)?,
-                Output::Table => text(&as_table(&report))?,
+                Output::Table | Output::Wide => text(&as_table(&report))?,
             }
             return Ok(ExitCode::from(u8::from(!report.disagreements.is_empty())));
         }
@@ -75,7 +76,8 @@ pub(in crate::cli) fn shadow(arguments: &ShadowArguments) -> Result<ExitCode, Cl
 }
 
 fn as_table(report: &ShadowReport) -> String {
-    let mut table = table(["from", "to", "port", "in force", "candidate", "flows", "running", "denied"]);
+    let mut table = table(["from", "to", "port", "in force", "candidate", "flows", "running", "denied"])
+        .left_out_first(&["running", "denied", "flows"]);
     for found in &report.disagreements {
         let port = match found.port {
             0 => found.protocol.to_string(),

@@ -29,7 +29,8 @@ fn ports(report: &CountersReport) -> String {
         "dropped",
         "transmitted",
         "bytes",
-    ]);
+    ])
+    .left_out_first(&["bytes", "consumed"]);
     for (name, port) in &report.ports {
         let dropped: u64 = port.drops.values().sum();
         let lost = port.lost.values().sum();
@@ -72,7 +73,7 @@ fn losses(report: &CountersReport) -> String {
 
 fn meaning(name: &str) -> &'static str {
     let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
-    reason.map_or(UNKNOWN, |reason| reason.meaning().trim())
+    reason.map_or(UNKNOWN, |reason| reason.meaning())
 }
 
 fn decisions(report: &CountersReport) -> String {
@@ -98,7 +99,8 @@ fn workers(report: &CountersReport) -> String {
         "evicted",
         "frames",
         "frames free",
-    ]);
+    ])
+    .left_out_first(&["sleeps", "batches", "core"]);
     for (number, worker) in &report.workers {
         table.add_row([
             number.clone(),

@@ -2,17 +2,16 @@
 
 use std::io;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 
+use crate::cli::filter::{PacketFilterArguments, ago};
 use crate::cli::output::reader::end_with_reader;
 use crate::cli::output::{Output, end, json, or_dash, render, table, text, time_of_day};
 use crate::cli::{CliError, terminal};
 use crate::control::protocol::DropRecord;
-use crate::control::{Client, DropFilter};
-use crate::dataplane::DropReason;
-use crate::tables::PodName;
+use crate::control::{Client, DropQuery};
 
 /// Interval of requests while drops are followed.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
@@ -22,37 +21,34 @@ pub(super) struct DropsArguments {
     /// Most frames to show: the latest ones
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     max: usize,
-    /// Only frames that were dropped for this reason
-    #[arg(long, value_name = "REASON", value_parser = reason)]
-    reason: Option<DropReason>,
-    /// Only frames from this port
-    #[arg(long, value_name = "PORT")]
-    port: Option<String>,
-    /// Only frames from or to this pod
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    pod: Option<PodName>,
+    #[command(flatten)]
+    selection: PacketFilterArguments,
+    /// Only frames of this last time: 30s, 5m, 2h, 1d
+    #[arg(long, value_name = "TIME", value_parser = ago)]
+    since: Option<Duration>,
     /// Continue with frames as they are dropped, until interrupted
     #[arg(long)]
     follow: bool,
 }
 
-fn reason(text: &str) -> Result<DropReason, String> {
-    let known = DropReason::ALL.iter().find(|reason| reason.name() == text);
-    known.copied().ok_or_else(|| {
-        let names: Vec<&str> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
-        format!("no such reason: it is one of {}", names.join(", "))
-    })
-}
-
 pub(super) fn drops(client: &Client, arguments: &DropsArguments, output: Output) -> Result<(), CliError> {
-    let DropsArguments { max, reason, port, pod, follow } = arguments;
-    let filter =
-        DropFilter { after: 0, max: Some(*max), reason: *reason, port: port.clone(), pod: pod.clone() };
-    let mut report = client.drops(&filter)?;
+    let DropsArguments { max, selection, since, follow } = arguments;
+    let query = DropQuery {
+        filter: selection.filter.filter(),
+        after: 0,
+        max: Some(*max),
+        reason: selection.reason,
+        interface: selection.interface.clone(),
+        since_unix_ms: since.map_or(0, |since| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            now.saturating_sub(since).as_millis() as u64
+        }),
+    };
+    let mut report = client.drops(&query)?;
     if !follow {
         return Ok(match output {
             Output::Json => json(&report),
-            Output::Table => text(&as_table(&report.drops)),
+            Output::Table | Output::Wide => text(&as_table(&report.drops)),
         }?);
     }
     end_with_reader()?;
@@ -60,12 +56,12 @@ pub(super) fn drops(client: &Client, arguments: &DropsArguments, output: Output)
         for drop in &report.drops {
             match output {
                 Output::Json => println_json(drop)?,
-                Output::Table => text(&format!("{}\n", line(drop)))?,
+                Output::Table | Output::Wide => text(&format!("{}\n", line(drop)))?,
             }
         }
         sleep(FOLLOW_INTERVAL);
         let lost = report.lost;
-        report = client.drops(&DropFilter { after: report.last, max: None, ..filter.clone() })?;
+        report = client.drops(&DropQuery { after: report.last, max: None, ..query.clone() })?;
         if report.lost > lost {
             terminal::note(&format!("{} sampled frames were not recorded", report.lost - lost));
         }
@@ -78,7 +74,8 @@ fn println_json(drop: &DropRecord) -> io::Result<()> {
 }
 
 fn as_table(drops: &[DropRecord]) -> String {
-    let mut table = table(["time", "reason", "port", "frame", "from", "to", "denied by"]);
+    let mut table = table(["time", "reason", "port", "frame", "from", "to", "denied by"])
+        .left_out_first(&["frame", "port", "time"]);
     for drop in drops {
         let [from, to] = ends(drop);
         table.add_row([
@@ -110,15 +107,4 @@ fn ends(drop: &DropRecord) -> [String; 2] {
         end(drop.source_pod.as_ref(), drop.flow.map(|flow| (flow.src, flow.src_port))),
         end(drop.destination_pod.as_ref(), drop.flow.map(|flow| (flow.dst, flow.dst_port))),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_is_taken_by_its_name() {
-        assert_eq!(reason("policy-ingress"), Ok(DropReason::PolicyIngress));
-        assert!(reason("ingress").unwrap_err().contains("policy-ingress"));
-    }
 }

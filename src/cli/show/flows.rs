@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 
 use crate::cli::CliError;
-use crate::cli::flows::FlowFilterArguments;
+use crate::cli::filter::FlowFilterArguments;
 use crate::cli::output::reader::end_with_reader;
 use crate::cli::output::{
     Output, duration, end, grouped, json, list, or_dash, render, table, text, time_of_day,
@@ -55,7 +55,7 @@ fn follow_flows(client: &Client, query: &FlowQuery, output: Output) -> Result<()
     client.follow_flows(query, |event| {
         let printed = match output {
             Output::Json => serde_json::to_string(&event).map_err(std::io::Error::from),
-            Output::Table => Ok(event_line(&event)),
+            Output::Table | Output::Wide => Ok(event_line(&event)),
         };
         match printed.and_then(|line| text(&format!("{}\n", printable::line(&line)))) {
             Ok(()) => {}
@@ -103,7 +103,8 @@ fn event_line(event: &FlowEventLine) -> String {
 
 fn flow_list(report: &FlowsReport) -> String {
     let mut table =
-        table(["protocol", "from", "to", "state", "age", "idle", "packets", "bytes", "allowed by"]);
+        table(["protocol", "from", "to", "state", "age", "idle", "packets", "bytes", "allowed by"])
+            .left_out_first(&["idle", "packets", "age", "allowed by", "bytes"]);
     for record in &report.flows {
         let flow = &record.flow;
         let [from, to] = ends(record);
@@ -156,7 +157,8 @@ fn allowed_by(record: &FlowRecord) -> String {
 }
 
 fn holders(report: &FlowsReport) -> String {
-    let mut table = table(["pod", "port", "flows", "of table", "assured", "accepted", "packets", "bytes"]);
+    let mut table = table(["pod", "port", "flows", "of table", "assured", "accepted", "packets", "bytes"])
+        .left_out_first(&["packets", "of table", "accepted", "port"]);
     for holder in &report.holders {
         table.add_row([
             or_dash(holder.pod.as_ref()),

@@ -46,7 +46,8 @@ pub(super) fn policies(client: &Client, policy: Option<&str>, output: Output) ->
     out += &rejected_lines(report.rejected_reload.as_ref());
     if report.status.is_some() {
         let mut table =
-            table(["namespace", "policy", "kind", "pods", "rules", "allowed flows", "denied packets"]);
+            table(["namespace", "policy", "kind", "pods", "rules", "allowed flows", "denied packets"])
+                .left_out_first(&["rules", "pods"]);
         for found in &report.policies {
             let namespace = Some(&found.policy.namespace).filter(|namespace| !namespace.is_empty());
             table.add_row([
@@ -80,7 +81,8 @@ pub(in crate::cli) fn routes(client: &Client, output: Output) -> Result<(), CliE
     if output == Output::Json {
         return Ok(json(&routes)?);
     }
-    let mut table = table(["prefix", "origin", "port", "pod", "next hop", "mtu", "neighbour", "state"]);
+    let mut table = table(["prefix", "origin", "port", "pod", "next hop", "mtu", "neighbour", "state"])
+        .left_out_first(&["mtu", "origin", "neighbour"]);
     for route in &routes {
         table.add_row([
             route.prefix.to_string(),

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use self::named::named;
-use super::output::{Output, grouped, json, list, or_dash, render, table, table_of, text};
+use super::output::{Output, grouped, json, list, or_dash, render, set_form, table, table_of, text};
 use super::{CliError, SocketArguments};
 use crate::control::Client;
 use crate::control::protocol::PortInfo;
@@ -111,6 +111,7 @@ enum ShowCommand {
 }
 
 pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, CliError> {
+    set_form(arguments.output);
     let client = arguments.socket.client();
     match &arguments.command {
         ShowCommand::Status => status::status(&client, arguments.output)?,
@@ -169,7 +170,7 @@ type FlowsOf<'a> = &'a dyn Fn(&PortInfo) -> Option<u64>;
 pub(super) fn ports_table(ports: &[PortInfo], flows: Option<FlowsOf<'_>>) -> String {
     let columns = ["port", "interface", "kind", "state", "vlan", "mtu", "queues", "mode", "pod", "flows"];
     let columns = &columns[..columns.len() - usize::from(flows.is_none())];
-    let mut table = table_of(columns);
+    let mut table = table_of(columns).left_out_first(&["queues", "mtu", "vlan", "mode", "kind"]);
     let mut warnings = String::new();
     for port in ports {
         let state = format!("{:?}", port.state).to_lowercase();
@@ -204,7 +205,8 @@ pub(super) fn pods(client: &Client, pod: Option<&PodName>, output: Output) -> Re
     }
     let has_bandwidth = pods.iter().any(|pod| !pod.bandwidth.is_unlimited());
     let columns = ["pod", "port", "addresses", "mac", "policy", "bandwidth"];
-    let mut table = table_of(&columns[..columns.len() - usize::from(!has_bandwidth)]);
+    let mut table =
+        table_of(&columns[..columns.len() - usize::from(!has_bandwidth)]).left_out_first(&["mac", "port"]);
     let mut warnings = String::new();
     for pod in &pods {
         let row = [

@@ -35,7 +35,7 @@ pub(in crate::cli) fn status(arguments: &StatusArguments) -> Result<ExitCode, Cl
     let status = client.status()?;
     match arguments.output {
         Output::Json => json(&status)?,
-        Output::Table => {
+        Output::Table | Output::Wide => {
             text(&page(&status, &client.ports()?, &client.pods()?, &client.counters()?))?;
         }
     }

@@ -23,7 +23,8 @@ pub(super) fn services(client: &Client, output: Output) -> Result<(), CliError> 
 
 fn tables(report: &ServicesReport) -> String {
     let mut services =
-        table(["service", "protocol", "addresses", "node port", "affinity", "backends", "flows"]);
+        table(["service", "protocol", "addresses", "node port", "affinity", "backends", "flows"])
+            .left_out_first(&["affinity", "node port", "protocol"]);
     for found in &report.ports {
         let addresses: Vec<String> =
             found.port.cluster.iter().chain(&found.port.external).map(ToString::to_string).collect();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::changed;
-use crate::cli::output::{Output, json};
+use crate::cli::output::{Output, json, set_form};
 use crate::cli::show;
 use crate::cli::{CliError, SocketArguments};
 use crate::control::protocol::PodRequest;
@@ -100,6 +100,7 @@ impl BandwidthArguments {
 
 pub(in crate::cli) fn pod(arguments: &PodArguments) -> Result<ExitCode, CliError> {
     let (client, output) = (arguments.socket.client(), arguments.output);
+    set_form(output);
     match &arguments.command {
         PodCommand::Attach { pod, port, addresses, mac, bandwidth, port_mappings } => {
             let request = PodRequest {

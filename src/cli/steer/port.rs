@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use super::changed;
-use crate::cli::output::{Output, grouped, json, text};
+use crate::cli::output::{Output, grouped, json, set_form, text};
 use crate::cli::show;
 use crate::cli::{CliError, SocketArguments};
 use crate::control::Client;
@@ -117,6 +117,7 @@ enum Kind {
 
 pub(in crate::cli) fn port(arguments: &PortArguments) -> Result<ExitCode, CliError> {
     let (client, output) = (arguments.socket.client(), arguments.output);
+    set_form(output);
     match &arguments.command {
         PortCommand::Add(add) => self::add(&client, add, output)?,
         PortCommand::Remove { name, detach } => {

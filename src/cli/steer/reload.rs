@@ -40,7 +40,7 @@ pub(in crate::cli) fn reload(arguments: &ReloadArguments) -> Result<ExitCode, Cl
     let report = wait_for_report(&client, reloads)?;
     match arguments.output {
         Output::Json => json(&report)?,
-        Output::Table => text(&lines(&report))?,
+        Output::Table | Output::Wide => text(&lines(&report))?,
     }
     let is_done = report.rejected.is_empty() && report.failed.is_empty();
     Ok(ExitCode::from(u8::from(!is_done)))

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use ipnet::IpNet;
 
 use super::changed;
-use crate::cli::output::{Output, json};
+use crate::cli::output::{Output, json, set_form};
 use crate::cli::show;
 use crate::cli::{CliError, SocketArguments};
 use crate::control::protocol::RouteRequest;
@@ -59,6 +59,7 @@ enum RouteCommand {
 
 pub(in crate::cli) fn route(arguments: &RouteArguments) -> Result<ExitCode, CliError> {
     let (client, output) = (arguments.socket.client(), arguments.output);
+    set_form(output);
     match &arguments.command {
         RouteCommand::Add { prefix, port, next_hop, node } => {
             let request = RouteRequest { port: port.clone(), next_hop: *next_hop, node: *node };

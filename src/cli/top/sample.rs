@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::control::protocol::{CountersReport, DropRecord, FlowQuery, FlowsReport, Status};
-use crate::control::{Client, ClientError, DropFilter};
+use crate::control::{Client, ClientError, DropQuery};
 use crate::dataplane::{DropReason, WorkerTimes};
 
 /// Most flows of a sample: those with most bytes.
@@ -27,7 +27,7 @@ impl Sample {
     pub(super) fn take(client: &Client) -> Result<Sample, ClientError> {
         let mut denied = Vec::new();
         for reason in [DropReason::PolicyEgress, DropReason::PolicyIngress] {
-            let filter = DropFilter { reason: Some(reason), max: Some(DENIED_MAX), ..DropFilter::default() };
+            let filter = DropQuery { reason: Some(reason), max: Some(DENIED_MAX), ..DropQuery::default() };
             denied.extend(client.drops(&filter)?.drops);
         }
         Ok(Sample {

@@ -70,7 +70,8 @@ impl Switch {
         only_reads: bool,
     ) -> Result<EventStream, ApiError> {
         if query.limit.is_some() || query.sort != FlowSort::default() || query.by_pod || query.all {
-            let reason = "events take filters only: pod, address, port, protocol and state".to_owned();
+            let reason =
+                "events take filters only: from, to, pod, address, port, protocol and state".to_owned();
             return Err(ApiError::Field { field: "query", reason });
         }
         let workers = self.require_workers("events of flows", "`conntrack -E` shows those of the kernel")?;

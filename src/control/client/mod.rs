@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::connection::{Connection, ConnectionError, IdleConnection};
-use super::DropFilter;
+use super::DropQuery;
 use super::explain::PathReport;
 use super::protocol::{
     AclReport, CaptureReport, CaptureRequest, CaptureStarted, Checked, ClassesReport, CountersReport,
@@ -251,20 +251,14 @@ impl Client {
         self.ask(Method::DELETE, &format!("/v1/captures/{number}"), Bytes::new()).map(drop)
     }
 
-    /// Reports the last dropped frames that `filter` selects.
-    pub fn drops(&self, filter: &DropFilter) -> Result<DropsReport, ClientError> {
-        let DropFilter { after, max, reason, port, pod } = filter;
-        let mut query = format!("after={after}");
-        query.extend(max.map(|max| format!("&max={max}")));
-        query.extend(reason.map(|reason| format!("&reason={}", reason.name())));
-        query.extend(port.as_ref().map(|port| format!("&port={}", segment(port))));
-        query.extend(pod.as_ref().map(|pod| format!("&pod={}", segment(&pod.to_string()))));
-        self.get(&format!("/v1/drops?{query}"))
+    /// Reports the last dropped frames that `query` selects.
+    pub fn drops(&self, query: &DropQuery) -> Result<DropsReport, ClientError> {
+        self.get(&path_with("/v1/drops", &query.parameters()))
     }
 
     /// Lists the flows that `query` selects, or their holders.
     pub fn flows(&self, query: &FlowQuery) -> Result<FlowsReport, ClientError> {
-        self.get(&flows_path("/v1/flows", query))
+        self.get(&path_with("/v1/flows", &query.parameters()))
     }
 
     /// Passes events of the flows that `query` selects to `see` until it returns false, or the stream ends.
@@ -273,7 +267,8 @@ impl Client {
         query: &FlowQuery,
         mut see: impl FnMut(FlowEventLine) -> bool,
     ) -> Result<(), ClientError> {
-        let request = self.request(Method::GET, &flows_path("/v1/flows/events", query), Bytes::new())?;
+        let request =
+            self.request(Method::GET, &path_with("/v1/flows/events", &query.parameters()), Bytes::new())?;
         let mut unreadable = None;
         let mut see = |line: &[u8]| match serde_json::from_slice(line) {
             Ok(event) => see(event),
@@ -292,7 +287,7 @@ impl Client {
 
     /// Ends the flows that `query` selects.
     pub fn flush_flows(&self, query: &FlowQuery) -> Result<FlowsEnded, ClientError> {
-        self.read(Method::DELETE, &flows_path("/v1/flows", query), Bytes::new())
+        self.read(Method::DELETE, &path_with("/v1/flows", &query.parameters()), Bytes::new())
     }
 
     /// Explains a new connection: one report for each address family that both ends have. One to an address of a Service gets this
@@ -401,8 +396,7 @@ fn pod_path(of: &str, pod: &PodName) -> String {
     format!("/v1/{of}/{}/{}", segment(&pod.namespace), segment(&pod.name))
 }
 
-fn flows_path(path: &str, query: &FlowQuery) -> String {
-    let parameters = query.parameters();
+fn path_with(path: &str, parameters: &[(&str, String)]) -> String {
     let encoded: Vec<String> =
         parameters.iter().map(|(name, value)| format!("{name}={}", segment(value))).collect();
     format!("{path}?{}", encoded.join("&"))

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::control::protocol::{DropRecord, Status};
-use crate::control::{DropFilter, Switch};
+use crate::control::{DropQuery, Switch};
 use crate::dataplane::{DropReason, LOSSES, TimeCounts, WorkerTimes};
 use crate::ids::WorkerId;
 use crate::net::flow::FlowKey;
@@ -133,7 +133,7 @@ fn named(sums: BTreeMap<String, u64>, meaning: impl Fn(&str) -> &'static str) ->
 
 fn drop_meaning(name: &str) -> &'static str {
     let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
-    reason.map_or("", |reason| reason.meaning().trim())
+    reason.map_or("", |reason| reason.meaning())
 }
 
 fn loss_meaning(name: &str) -> &'static str {
@@ -165,7 +165,7 @@ fn denials(switch: &Switch) -> (Vec<Denial>, u64) {
     let mut records = Vec::new();
     let mut recorded = 0;
     for reason in [DropReason::PolicyEgress, DropReason::PolicyIngress] {
-        let filter = DropFilter { reason: Some(reason), max: Some(DENIALS_MAX), ..DropFilter::default() };
+        let filter = DropQuery { reason: Some(reason), max: Some(DENIALS_MAX), ..DropQuery::default() };
         // A filter without a port is never refused.
         let report = switch.drops(&filter).unwrap_or_default();
         recorded = report.last;

@@ -203,7 +203,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::control::protocol::{FlowEventRecord, FlowQuery};
+    use crate::control::protocol::{FlowEventRecord, FlowQuery, PacketFilter};
     use crate::control::state::State;
     use crate::dataplane::{FlowCounters, FlowEvents, FlowInfo, FlowTableReport, FlowsLeft, ServiceFlows};
     use crate::net::flow::{FlowKey, Protocol};
@@ -259,7 +259,8 @@ mod tests {
     }
 
     fn selection(port: Option<&str>) -> Selection {
-        let query = FlowQuery { port: port.map(|port| port.parse().unwrap()), ..FlowQuery::default() };
+        let port = port.map(|port| port.parse().unwrap());
+        let query = FlowQuery::of(PacketFilter { port, ..PacketFilter::default() });
         Selection::new(&query, &State::default()).unwrap()
     }
 

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use crate::control::ApiError;
 use crate::control::protocol::FlowQuery;
 use crate::control::state::State;
-use crate::dataplane::flow_states;
+use crate::dataplane::{FlowFilter, flow_states};
 use crate::ids::PortId;
 use crate::net::flow::FlowKey;
 use crate::tables::PodName;
 
-/// Filter of flows, with the addresses of its pod.
+/// Filter of flows, with the addresses of its pods.
 #[derive(Debug)]
 pub(in crate::control) struct Selection {
-    query: FlowQuery,
-    addresses: Option<Vec<IpAddr>>,
+    flows: FlowFilter,
+    /// Name of the state.
+    state: Option<String>,
 }
 
 impl Selection {
@@ -29,23 +30,12 @@ impl Selection {
             let reason = format!("no flow is ever in state {name:?}: the states are {}", known.join(", "));
             return Err(ApiError::Field { field: "state", reason });
         }
-        let addresses = query.pod.as_ref().map(|pod| state.known_addresses(pod)).transpose()?;
-        Ok(Selection { query: query.clone(), addresses })
+        Ok(Selection { flows: state.resolve(&query.filter)?, state: query.state.clone() })
     }
 
     /// Whether a flow has every property of the filter. `state` is its state, `None` for a packet without a flow.
     pub(in crate::control) fn selects(&self, key: &FlowKey, state: Option<&str>) -> bool {
-        let FlowQuery { address, port, protocol, .. } = &self.query;
-        let ends = [key.src, key.dst];
-        let is_of_pod = |addresses: &Vec<IpAddr>| ends.iter().any(|end| addresses.contains(end));
-        let has_port = key.protocol.has_ports();
-        self.addresses.as_ref().is_none_or(is_of_pod)
-            && address.is_none_or(|prefix| ends.iter().any(|end| prefix.0.contains(end)))
-            && port.is_none_or(|range| {
-                has_port && [key.src_port, key.dst_port].into_iter().any(|port| range.contains(port))
-            })
-            && protocol.is_none_or(|protocol| protocol == key.protocol)
-            && self.query.state.as_deref().is_none_or(|wanted| state == Some(wanted))
+        self.flows.selects(key) && self.state.as_deref().is_none_or(|wanted| state == Some(wanted))
     }
 }
 
@@ -109,44 +99,36 @@ impl KeptNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{AddressPrefix, PortRange};
+    use crate::control::protocol::PacketFilter;
     use crate::ids::AclId;
-    use crate::net::flow::Protocol;
     use crate::tables::{PodPolicy, RuleTables};
 
-    #[allow(clippy::needless_pass_by_value)] // Each query is made for one call.
-    fn selects(query: FlowQuery, flow: &str, state: Option<&str>) -> bool {
-        let [protocol, src, dst] = flow.split(' ').collect::<Vec<_>>().try_into().unwrap();
-        let [src, dst]: [std::net::SocketAddr; 2] = [src, dst].map(|end| end.parse().unwrap());
-        let key = FlowKey {
-            src: src.ip(),
-            dst: dst.ip(),
-            protocol: protocol.parse().unwrap(),
-            src_port: src.port(),
-            dst_port: dst.port(),
-        };
-        Selection::new(&query, &State::default()).unwrap().selects(&key, state)
-    }
-
-    const TCP: &str = "TCP 10.0.0.1:4000 10.0.1.1:80";
-
     #[test]
-    fn a_filter_selects_by_address_port_protocol_and_state() {
-        let none = FlowQuery::default;
-        assert!(selects(none(), TCP, None));
-        let address =
-            |text: &str| FlowQuery { address: Some(text.parse::<AddressPrefix>().unwrap()), ..none() };
-        assert!(selects(address("10.0.1.0/24"), TCP, None) && selects(address("10.0.0.1"), TCP, None));
-        assert!(!selects(address("10.0.2.0/24"), TCP, None) && !selects(address("::/0"), TCP, None));
-        let port = |text: &str| FlowQuery { port: Some(text.parse::<PortRange>().unwrap()), ..none() };
-        assert!(selects(port("80"), TCP, None) && selects(port("3000-4000"), TCP, None));
-        assert!(!selects(port("81-3999"), TCP, None));
-        assert!(!selects(port("7"), "ICMP 10.0.0.1:7 10.0.1.1:7", None), "an identifier is no port");
-        let protocol = |protocol| FlowQuery { protocol: Some(protocol), ..none() };
-        assert!(selects(protocol(Protocol::TCP), TCP, None) && !selects(protocol(Protocol::UDP), TCP, None));
-        let state = || FlowQuery { state: Some("established".to_owned()), ..none() };
-        assert!(selects(state(), TCP, Some("established")) && !selects(state(), TCP, Some("reset")));
-        assert!(!selects(state(), TCP, None));
+    fn a_filter_selects_by_pod_and_state() {
+        let state = state("web");
+        let key = FlowKey {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 1, 1].into(),
+            protocol: crate::net::flow::Protocol::TCP,
+            src_port: 4000,
+            dst_port: 80,
+        };
+        let selects = |query: &FlowQuery, flow_state: Option<&str>| {
+            [key, key.reversed()].map(|key| Selection::new(query, &state).unwrap().selects(&key, flow_state))
+        };
+        let of = |filter| FlowQuery::of(filter);
+        assert_eq!(selects(&FlowQuery::default(), None), [true; 2]);
+        assert_eq!(selects(&FlowQuery::of_pod(&PodName::new("a", "web")), None), [true; 2]);
+        let web = Some("a/web".parse().unwrap());
+        assert_eq!(
+            selects(&of(PacketFilter { from: web.clone(), ..PacketFilter::default() }), None),
+            [true, false]
+        );
+        assert_eq!(selects(&of(PacketFilter { to: web, ..PacketFilter::default() }), None), [false, true]);
+        let established = FlowQuery { state: Some("established".to_owned()), ..FlowQuery::default() };
+        assert_eq!(selects(&established, Some("established")), [true; 2]);
+        assert_eq!(selects(&established, Some("reset")), [false; 2]);
+        assert_eq!(selects(&established, None), [false; 2]);
     }
 
     #[test]
@@ -154,18 +136,23 @@ mod tests {
         let refused = |query: FlowQuery| Selection::new(&query, &State::default()).unwrap_err().to_string();
         let state = refused(FlowQuery { state: Some("open\u{1b}".to_owned()), ..FlowQuery::default() });
         assert!(state.contains("udp-two-way") && !state.contains('\u{1b}'), "{state}");
-        assert!(refused(FlowQuery::of_pod(&PodName::new("a", "b"))).contains("show pods"));
+        let unknown = PodName::new("a", "b");
+        assert!(refused(FlowQuery::of_pod(&unknown)).contains("show pods"));
+        let to = PacketFilter { to: Some("a/b".parse().unwrap()), ..PacketFilter::default() };
+        assert!(refused(FlowQuery::of(to)).contains("show pods"));
+    }
+
+    /// State whose tables have one pod, with 10.0.0.1.
+    fn state(name: &str) -> Arc<State> {
+        let mut tables = RuleTables::default();
+        let addresses = vec![[10, 0, 0, 1].into()];
+        let policy = PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) };
+        tables.pods.insert(PodName::new("a", name), policy);
+        Arc::new(State { tables: Some(Arc::new(tables)), ..State::default() })
     }
 
     #[test]
     fn names_stay_while_the_state_does() {
-        let state = |name: &str| {
-            let mut tables = RuleTables::default();
-            let addresses = vec![[10, 0, 0, 1].into()];
-            let policy = PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) };
-            tables.pods.insert(PodName::new("a", name), policy);
-            Arc::new(State { tables: Some(Arc::new(tables)), ..State::default() })
-        };
         let [first, second] = ["first", "second"].map(state);
         let mut names = KeptNames::default();
         let mut place = |state: &Arc<State>| {

@@ -1,28 +1,19 @@
 //! Messages about flows: queries, listed flows, holders of the flow table, and events.
 
-use std::fmt;
-use std::net::IpAddr;
-use std::str::FromStr;
-
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::PacketFilter;
 use crate::dataplane::{FlowEnd, FlowInfo};
-use crate::net::flow::{FlowKey, Protocol};
+use crate::net::flow::FlowKey;
 use crate::tables::{PodName, RuleOrigin};
 
 /// Selection of flows: those that have every property that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowQuery {
-    /// Pod at one of the ends.
-    pub pod: Option<PodName>,
-    /// Prefix with the address of one of the ends.
-    pub address: Option<AddressPrefix>,
-    /// Port of TCP, UDP or SCTP at one of the ends.
-    pub port: Option<PortRange>,
-    /// Protocol above IP.
-    pub protocol: Option<Protocol>,
+    /// Properties of packets and flows, which are parameters of the same request.
+    #[serde(skip)]
+    pub filter: PacketFilter,
     /// Name of the state.
     pub state: Option<String>,
     /// Order of the list.
@@ -42,36 +33,34 @@ impl FlowQuery {
         FlowQuery { limit: Some(limit), ..FlowQuery::default() }
     }
 
+    /// Query for the flows that a filter selects.
+    pub fn of(filter: PacketFilter) -> FlowQuery {
+        FlowQuery { filter, ..FlowQuery::default() }
+    }
+
     /// Query for the flows of a pod.
     pub fn of_pod(pod: &PodName) -> FlowQuery {
-        FlowQuery { pod: Some(pod.clone()), ..FlowQuery::default() }
+        FlowQuery::of(PacketFilter::of_pod(pod))
     }
 
     /// Whether a property is given.
     pub fn has_filter(&self) -> bool {
-        let FlowQuery { pod, address, port, protocol, state, .. } = self;
-        pod.is_some() || address.is_some() || port.is_some() || protocol.is_some() || state.is_some()
+        self.filter != PacketFilter::default() || self.state.is_some()
     }
 
     /// Parameters of the request: names and values, not encoded.
     pub(crate) fn parameters(&self) -> Vec<(&'static str, String)> {
-        let FlowQuery { pod, address, port, protocol, state, sort, limit, by_pod, all } = self;
+        let FlowQuery { filter, state, sort, limit, by_pod, all } = self;
         let given = |name, value: Option<String>| value.map(|value| (name, value));
         let flag = |name, is_set: bool| is_set.then(|| (name, "true".to_owned()));
-        [
-            given("pod", pod.as_ref().map(PodName::to_string)),
-            given("address", address.map(|address| address.to_string())),
-            given("port", port.map(|port| port.to_string())),
-            given("protocol", protocol.map(|protocol| protocol.to_string())),
+        let own = [
             given("state", state.clone()),
             (*sort != FlowSort::default()).then(|| ("sort", sort.name().to_owned())),
             given("limit", limit.map(|limit| limit.to_string())),
             flag("by_pod", *by_pod),
             flag("all", *all),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        ];
+        filter.parameters().into_iter().chain(own.into_iter().flatten()).collect()
     }
 }
 
@@ -101,85 +90,6 @@ impl FlowSort {
         }
     }
 }
-
-/// Prefix of addresses: `10.0.0.0/8`, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct AddressPrefix(pub IpNet);
-
-impl FromStr for AddressPrefix {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<AddressPrefix, String> {
-        let one = || text.parse::<IpAddr>().map(IpNet::from).ok();
-        let prefix = text.parse::<IpNet>().ok().or_else(one);
-        prefix.map(AddressPrefix).ok_or_else(|| {
-            format!("{text:?} is no address and no prefix: give one like 10.0.0.7, 10.0.0.0/8 or fd00::/64")
-        })
-    }
-}
-
-impl fmt::Display for AddressPrefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Range of ports: `80`, or `8000-8080`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct PortRange {
-    /// First port.
-    pub first: u16,
-    /// Last port.
-    pub last: u16,
-}
-
-impl PortRange {
-    /// Whether the range has a port.
-    pub fn contains(self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
-    }
-}
-
-impl FromStr for PortRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PortRange, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) if first <= last => Ok(PortRange { first, last }),
-            _ => Err(format!("{text:?} is no port and no range of ports: give one like 443 or 8000-8080")),
-        }
-    }
-}
-
-impl fmt::Display for PortRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PortRange { first, last } = self;
-        if first == last { first.fmt(f) } else { write!(f, "{first}-{last}") }
-    }
-}
-
-macro_rules! text_in_json {
-    ($($name:ty),+) => {
-        $(impl From<$name> for String {
-            fn from(value: $name) -> String {
-                value.to_string()
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = String;
-
-            fn try_from(text: String) -> Result<$name, String> {
-                text.parse()
-            }
-        })+
-    };
-}
-
-text_in_json!(AddressPrefix, PortRange);
 
 /// Flows of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::PacketFilter;
 use crate::dataplane::DropReason;
-use crate::net::flow::{FlowKey, Protocol};
-use crate::policy::testcase::Endpoint;
+use crate::net::flow::FlowKey;
 use crate::tables::{PodName, RuleOrigin};
 
 /// Last dropped frames.
@@ -49,18 +49,14 @@ pub struct DropRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CaptureRequest {
-    /// One end.
-    pub from: Option<Endpoint>,
-    /// The other end. Packets of both directions count.
-    pub to: Option<Endpoint>,
-    /// Port that the packets come from.
-    pub port: Option<String>,
-    /// Protocol above IP.
-    pub protocol: Option<Protocol>,
-    /// Port of TCP, UDP or SCTP at either end.
-    pub transport_port: Option<u16>,
+    /// Properties of the flow. Packets of both directions count.
+    pub filter: PacketFilter,
+    /// Port of the switch that the packets come from.
+    pub interface: Option<String>,
     /// Whether only dropped packets count.
     pub drops: bool,
+    /// Reason of their drop.
+    pub reason: Option<DropReason>,
     /// Bytes of each packet, [`CAPTURE_BYTES`](crate::limits::CAPTURE_BYTES) where absent.
     pub bytes: Option<usize>,
 }

@@ -20,10 +20,10 @@ use super::peer::Peer;
 use crate::control::explain::PathReport;
 use crate::control::protocol::{
     AclReport, CaptureReport, CaptureStarted, Checked, ClassesReport, CountersReport, DropsReport, FlowQuery,
-    FlowsEnded, FlowsReport, Loaded, PodInfo, PodRequest, PoliciesReport, PolicyOrigin, PortInfo,
-    PortRequest, Problem, ReloadRequested, RouteInfo, Status, TablesPatch, TablesSummary,
+    FlowsEnded, FlowsReport, Loaded, PacketFilter, PodInfo, PodRequest, PoliciesReport, PolicyOrigin,
+    PortInfo, PortRequest, Problem, ReloadRequested, RouteInfo, Status, TablesPatch, TablesSummary,
 };
-use crate::control::{ApiError, CoverageCheck, DropFilter, Switch};
+use crate::control::{ApiError, CoverageCheck, DropQuery, Switch};
 use crate::dataplane::WorkerTimes;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::net::flow::Protocol;
@@ -250,36 +250,48 @@ async fn worker_times(State(switch): Shared) -> Result<Json<Vec<WorkerTimes>>, H
     run_blocking(move || Ok(Json(switch.worker_times())))
 }
 
-async fn drops(
-    State(switch): Shared,
-    query: Result<Query<DropFilter>, QueryRejection>,
-) -> Result<Json<DropsReport>, HttpError> {
-    let Query(filter) = query?;
-    run_blocking(move || Ok(Json(switch.drops(&filter)?)))
+async fn drops(State(switch): Shared, uri: Uri) -> Result<Json<DropsReport>, HttpError> {
+    let (filter, query) = filtered::<DropQuery>(&uri)?;
+    run_blocking(move || Ok(Json(switch.drops(&DropQuery { filter, ..query })?)))
 }
 
-async fn flows(
-    State(switch): Shared,
-    query: Result<Query<FlowQuery>, QueryRejection>,
-) -> Result<Json<FlowsReport>, HttpError> {
-    let Query(query) = query?;
+/// Parameters of a request: those of a filter, and the others.
+fn filtered<T: DeserializeOwned>(uri: &Uri) -> Result<(PacketFilter, T), HttpError> {
+    let parameters = uri.query().unwrap_or_default().split('&').filter(|parameter| !parameter.is_empty());
+    let is_of_filter = |parameter: &&str| {
+        parameter.split('=').next().is_some_and(|name| PacketFilter::PARAMETERS.contains(&name))
+    };
+    let (of_filter, others): (Vec<&str>, Vec<&str>) = parameters.partition(is_of_filter);
+    let query = |parameters: Vec<&str>| {
+        let query = format!("/?{}", parameters.join("&"));
+        Uri::try_from(query).map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error.to_string()))
+    };
+    let Query(filter) = Query::try_from_uri(&query(of_filter)?)?;
+    let Query(others) = Query::try_from_uri(&query(others)?)?;
+    Ok((filter, others))
+}
+
+fn flow_query(uri: &Uri) -> Result<FlowQuery, HttpError> {
+    let (filter, query) = filtered::<FlowQuery>(uri)?;
+    Ok(FlowQuery { filter, ..query })
+}
+
+async fn flows(State(switch): Shared, uri: Uri) -> Result<Json<FlowsReport>, HttpError> {
+    let query = flow_query(&uri)?;
     run_blocking(move || Ok(Json(switch.flows(&query)?)))
 }
 
-async fn flush_flows(
-    State(switch): Shared,
-    query: Result<Query<FlowQuery>, QueryRejection>,
-) -> Result<Json<FlowsEnded>, HttpError> {
-    let Query(query) = query?;
+async fn flush_flows(State(switch): Shared, uri: Uri) -> Result<Json<FlowsEnded>, HttpError> {
+    let query = flow_query(&uri)?;
     run_blocking(move || Ok(Json(switch.flush_flows(&query)?)))
 }
 
 async fn flow_events(
     State(switch): Shared,
     peer: Option<Extension<Peer>>,
-    query: Result<Query<FlowQuery>, QueryRejection>,
+    uri: Uri,
 ) -> Result<Response, HttpError> {
-    let Query(query) = query?;
+    let query = flow_query(&uri)?;
     // The clients of the control socket alone have credentials here.
     let only_reads = peer.is_none();
     let stream = run_blocking(move || Ok(switch.follow_flows(&query, only_reads)?))?;

@@ -1,24 +1,20 @@
 //! Packets that the control side captures.
 
-use std::net::IpAddr;
-
-use super::DropReason;
+use super::{DropReason, FlowFilter};
 use crate::ids::{Generation, PortId};
-use crate::net::flow::{FlowKey, Protocol};
+use crate::net::flow::FlowKey;
 
 /// Selection of packets. A packet has every property that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CaptureFilter {
     /// Port that the packet comes from.
     pub port: Option<PortId>,
-    /// Addresses of one end, and of the other end, in either direction. An empty list is any address.
-    pub ends: [Vec<IpAddr>; 2],
-    /// Protocol above IP.
-    pub protocol: Option<Protocol>,
-    /// Port of TCP, UDP or SCTP at either end.
-    pub transport_port: Option<u16>,
+    /// Properties of the flow, in either direction.
+    pub flows: FlowFilter,
     /// Whether only dropped packets are selected.
     pub drops_only: bool,
+    /// Reason of their drop.
+    pub reason: Option<DropReason>,
 }
 
 /// Captured packet.
@@ -58,51 +54,58 @@ pub enum PacketVerdict {
 impl CaptureFilter {
     /// Whether a packet has these properties. `flow` is that of an IP packet that was parsed.
     pub(in crate::dataplane) fn selects(&self, flow: Option<&FlowKey>, verdict: PacketVerdict) -> bool {
-        if self.drops_only && !matches!(verdict, PacketVerdict::Dropped(_)) {
+        let reason = match verdict {
+            PacketVerdict::Dropped(reason) => Some(reason),
+            PacketVerdict::Forwarded(_) | PacketVerdict::Consumed => None,
+        };
+        if self.drops_only && reason.is_none() || self.reason.is_some() && reason != self.reason {
             return false;
         }
-        let Some(flow) = flow else {
-            return self.ends.iter().all(Vec::is_empty)
-                && self.protocol.is_none()
-                && self.transport_port.is_none();
-        };
-        let [one, other] = &self.ends;
-        let has = |addresses: &[IpAddr], end| addresses.is_empty() || addresses.contains(end);
-        let is_between = |src, dst| has(one, src) && has(other, dst);
-        (is_between(&flow.src, &flow.dst) || is_between(&flow.dst, &flow.src))
-            && self.protocol.is_none_or(|protocol| protocol == flow.protocol)
-            && self.transport_port.is_none_or(|port| [flow.src_port, flow.dst_port].contains(&port))
+        flow.map_or(self.flows.is_any(), |flow| self.flows.selects_either_way(flow))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::net::flow::Protocol;
 
     #[test]
-    fn a_filter_selects_both_directions_between_its_ends() {
-        let [a, b, c] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|text| text.parse::<IpAddr>().unwrap());
-        let flow = FlowKey { src: a, dst: b, protocol: Protocol::TCP, src_port: 1000, dst_port: 80 };
+    fn a_filter_selects_both_directions_of_a_flow_and_packets_without_one() {
+        let flow = FlowKey {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 0, 2].into(),
+            protocol: Protocol::TCP,
+            src_port: 1000,
+            dst_port: 80,
+        };
         let forwarded = PacketVerdict::Forwarded(PortId(1));
         let selects = |filter: &CaptureFilter| {
             [flow, flow.reversed()].map(|flow| filter.selects(Some(&flow), forwarded))
         };
-        let ends = |one: &[IpAddr], other: &[IpAddr]| CaptureFilter {
-            ends: [one.to_vec(), other.to_vec()],
-            ..CaptureFilter::default()
+        let of = |flows| CaptureFilter { flows, ..CaptureFilter::default() };
+        let from = |address: IpAddr| FlowFilter {
+            ends: [Some(vec![address.into()]), None],
+            ..FlowFilter::default()
         };
-        assert_eq!(selects(&ends(&[], &[])), [true; 2]);
-        assert_eq!(selects(&ends(&[a], &[])), [true; 2]);
-        assert_eq!(selects(&ends(&[], &[c, b])), [true; 2]);
-        assert_eq!(selects(&ends(&[b], &[a])), [true; 2]);
-        assert_eq!(selects(&ends(&[a], &[c])), [false; 2]);
-        assert_eq!(selects(&ends(&[a], &[a])), [false; 2]);
-        let by_port = |port| CaptureFilter { transport_port: Some(port), ..CaptureFilter::default() };
-        assert_eq!((selects(&by_port(80)), selects(&by_port(81))), ([true; 2], [false; 2]));
-        assert!(!by_port(80).selects(None, forwarded), "a packet without ports");
-        assert!(ends(&[], &[]).selects(None, forwarded));
+        assert_eq!(selects(&of(FlowFilter::default())), [true; 2]);
+        assert_eq!(selects(&of(from(flow.src))), [true; 2]);
+        assert_eq!(selects(&of(from([10, 0, 0, 3].into()))), [false; 2]);
+        assert!(!of(from(flow.src)).selects(None, forwarded), "a packet without addresses");
+        assert!(of(FlowFilter::default()).selects(None, forwarded));
+    }
+
+    #[test]
+    fn a_filter_selects_drops_by_their_reason() {
         let drops = CaptureFilter { drops_only: true, ..CaptureFilter::default() };
-        assert_eq!(selects(&drops), [false; 2]);
-        assert!(drops.selects(None, PacketVerdict::Dropped(DropReason::Malformed)));
+        let malformed = CaptureFilter { reason: Some(DropReason::Malformed), ..CaptureFilter::default() };
+        for filter in [&drops, &malformed] {
+            assert!(!filter.selects(None, PacketVerdict::Consumed));
+            assert!(filter.selects(None, PacketVerdict::Dropped(DropReason::Malformed)));
+        }
+        assert!(drops.selects(None, PacketVerdict::Dropped(DropReason::NoRoute)));
+        assert!(!malformed.selects(None, PacketVerdict::Dropped(DropReason::NoRoute)));
     }
 }

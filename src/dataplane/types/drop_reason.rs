@@ -21,9 +21,15 @@ macro_rules! drop_reasons {
                 match self { $(DropReason::$name => $text,)+ }
             }
 
-            /// Meaning for operators, in a sentence.
-            pub const fn meaning(self) -> &'static str {
-                match self { $(DropReason::$name => concat!($($doc,)+),)+ }
+            /// Meaning for operators, in a sentence or a few.
+            pub fn description(self) -> &'static str {
+                match self { $(DropReason::$name => concat!($($doc,)+),)+ }.trim()
+            }
+
+            /// First sentence of the description.
+            pub fn meaning(self) -> &'static str {
+                let text = self.description();
+                text.find(". ").map_or(text, |end| &text[..=end])
             }
         }
     };
@@ -34,20 +40,23 @@ drop_reasons! {
     Truncated => "truncated",
     /// The frame is longer than any packet may be, or the kernel has lost a part of it.
     Oversized => "oversized",
-    /// A header contradicts itself or the frame: version, lengths, flags.
+    /// A header contradicts itself or the frame: version, lengths, flags; a virtio-net header of a tap device contradicts
+    /// its packet.
     Malformed => "malformed",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad-ip-checksum",
-    /// The transport checksum of a packet that would open a flow or change its state is wrong.
+    /// The transport checksum of a packet that would open a flow or change its state is wrong. These are TCP segments with
+    /// SYN, RST or FIN and the ACK that ends a handshake, the first packet and the first answer of UDP, ICMP requests, and
+    /// SCTP packets that open or end an association.
     BadChecksum => "bad-checksum",
-    /// The packet names its route: an IPv4 source route (RFC 7126), an IPv6 routing header of type 0 (RFC
-    /// 5095).
+    /// The packet names its route: an IPv4 source route (RFC 7126), an IPv6 routing header of type 0 (RFC 5095). Other
+    /// routing headers pass; policy applies to the destination address.
     SourceRoute => "source-route",
-    /// An IPv4 option makes routers record the path: record route, timestamp (RFC 7126).
+    /// An IPv4 option makes routers record the path: record route, timestamp (RFC 7126). Other options pass unchanged.
     IpOption => "ip-option",
     /// Neither IPv4, IPv6 nor ARP.
     UnknownEthertype => "unknown-ethertype",
-    /// The frame is addressed neither to the switch nor to a group that the switch serves.
+    /// The frame is addressed neither to the switch (on an uplink: to the NIC) nor to a group that the switch serves.
     NotForUs => "not-for-us",
     /// An 802.1Q tag that the port does not carry, or no tag on a port that carries one.
     Vlan => "vlan",
@@ -67,8 +76,8 @@ drop_reasons! {
     /// A fragment that arrived before the first of its datagram and found no place to wait, or lost it to
     /// others.
     FragmentStoreFull => "fragment-store-full",
-    /// The packet does not fit the state of its flow: a TCP segment outside any connection, a reset outside
-    /// the window, a reply to nothing.
+    /// The packet does not fit the state of its flow: a TCP segment outside any connection, a reset outside the window, a
+    /// reply to nothing. So are ICMP replies without a request, ICMP errors about no flow, source quenches and redirects.
     InvalidState => "invalid-state",
     /// Policy of the source pod forbids it.
     PolicyEgress => "policy-egress",
@@ -78,17 +87,21 @@ drop_reasons! {
     UnknownPod => "unknown-pod",
     /// A new flow from or to a port that is drained; established flows go on.
     Draining => "draining",
-    /// The conntrack table has no slot for the flow, and no flow may be evicted for it.
+    /// The conntrack table has no slot for the flow, and no flow may be evicted for it. Answered flows stay, and so do
+    /// those of ports with fewer unanswered ones. Or the bindings of flows to Services have no room.
     TableFull => "table-full",
-    /// No route to the destination.
+    /// No route to the destination. Also an address in `pod_prefixes` without a pod, and a packet from an uplink to an
+    /// uplink that is none to a Service.
     NoRoute => "no-route",
     /// The TTL or hop limit ran out.
     TtlExceeded => "ttl-exceeded",
-    /// Larger than the MTU of the port that it would leave by.
+    /// Larger than the MTU of the port that it would leave by, and with Don't Fragment, or over IPv6. Also several
+    /// datagrams that the kernel of a pod on a tap device has put together (UDP GSO). The sender gets an ICMP error.
     TooBig => "too-big",
-    /// The Ethernet address of the next hop is not known yet; the switch has solicited it.
+    /// The Ethernet address of the next hop is not known yet; the switch has solicited it. On an uplink the kernel does.
     Unresolved => "unresolved",
-    /// The transmit ring of the port is full: it takes frames slower than they arrive.
+    /// The transmit ring of the port is full: it takes frames slower than they arrive. Or the port's share of the free
+    /// frames is used up, or the hand-off queue to the worker that transmits for it is full.
     TxFull => "tx-full",
     /// The port that it would leave by is closed.
     PortDown => "port-down",
@@ -98,12 +111,14 @@ drop_reasons! {
     ServiceRemote => "service-remote",
     /// The flow goes to an address of a load balancer that does not take its source (`loadBalancerSourceRanges`).
     ServiceSource => "service-source",
-    /// The client's port has another flow to the same backend, by its own address or by another Service.
+    /// The client's port has flows to the same backend by eight other front ends. Or a connection that is not tracked any
+    /// more has the port of another one.
     ServiceCollision => "service-collision",
     /// A pod's packet to the outside that cannot be masqueraded: no external port is free for the destination, its protocol
     /// has no ports, or the routes to other nodes are awaited.
     Masquerade => "masquerade",
-    /// A packet to an external port of masqueraded flows that no flow with its source has.
+    /// A packet to an external port of masqueraded flows that no flow with its source has. Its flow has ended, or it never
+    /// was.
     MasqueradeUnknown => "masquerade-unknown",
     /// A packet in a tunnel whose sender is not the node that its source belongs to, or of another network identifier.
     TunnelPeer => "tunnel-peer",

@@ -2,12 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use palisade::control::protocol::{CaptureRequest, PacketRecord, PacketVerdictName};
+use palisade::control::protocol::{CaptureRequest, PacketFilter, PacketRecord, PacketVerdictName};
 use palisade::dataplane::DropReason;
 use palisade::lab::Pod;
 use palisade::lab::traffic::{Server, Services};
 use palisade::net::flow::Protocol;
-use palisade::policy::testcase::Endpoint;
 
 use crate::support::closed::FirstPacket;
 use crate::support::{
@@ -21,8 +20,13 @@ fn rig() -> Rig {
     rig
 }
 
-fn pod(name: &str) -> Endpoint {
-    format!("default/{name}").parse().unwrap()
+fn between(from: &str, to: &str) -> PacketFilter {
+    let [from, to] = [from, to].map(|name| Some(format!("default/{name}").parse().unwrap()));
+    PacketFilter { from, to, ..PacketFilter::default() }
+}
+
+fn of_port(port: u16) -> PacketFilter {
+    PacketFilter { port: Some(port.to_string().parse().unwrap()), ..PacketFilter::default() }
 }
 
 /// Runs a capture during `traffic`, and returns its packets once there are `count` of them.
@@ -50,8 +54,7 @@ fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     let address = server.addresses()[0];
     assert_pings(&server, stranger.addresses()[0]);
-    let both =
-        CaptureRequest { from: Some(pod("client")), to: Some(pod("server")), ..CaptureRequest::default() };
+    let both = CaptureRequest { filter: between("client", "server"), ..CaptureRequest::default() };
     let packets = capture(&rig, &both, 6, || {
         assert_allowed(&client, address);
         assert_denied(&rig.switch, &stranger, address, INGRESS);
@@ -76,7 +79,7 @@ fn captured_packets_are_those_that_were_sent_with_verdict_stage_and_policy() {
     );
     assert!(packets.is_sorted_by_key(|packet| packet.at_unix_ns));
 
-    let drops = CaptureRequest { drops: true, transport_port: Some(PORT), ..CaptureRequest::default() };
+    let drops = CaptureRequest { drops: true, filter: of_port(PORT), ..CaptureRequest::default() };
     let dropped = capture(&rig, &drops, 1, || {
         assert_allowed(&client, address);
         assert_denied(&rig.switch, &stranger, address, INGRESS);
@@ -98,7 +101,7 @@ fn tshark_reads_the_file_of_a_capture_and_its_comments() {
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     let address = server.addresses()[0];
     let file = rig.lab.directory().join("packets.pcapng");
-    let mut capture = palisade(&rig, &["capture", "--transport-port", &PORT.to_string(), "-w"])
+    let mut capture = palisade(&rig, &["capture", "--port", &PORT.to_string(), "-w"])
         .arg(&file)
         .stderr(Stdio::piped())
         .spawn()

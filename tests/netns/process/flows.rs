@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use palisade::control::protocol::{FlowEventLine, FlowEventRecord, FlowQuery, FlowRecord};
+use palisade::control::protocol::{FlowEventLine, FlowEventRecord, FlowQuery, FlowRecord, PacketFilter};
 use palisade::dataplane::FlowEnd;
 use palisade::net::flow::Protocol;
 use palisade::tables::PodName;
@@ -38,7 +38,8 @@ fn list(rig: &Rig, query: &FlowQuery) -> Vec<FlowRecord> {
 }
 
 fn tcp() -> FlowQuery {
-    FlowQuery { protocol: Some(Protocol::TCP), state: Some("established".to_owned()), ..FlowQuery::default() }
+    let tcp = PacketFilter { protocol: Some(Protocol::TCP), ..PacketFilter::default() };
+    FlowQuery { state: Some("established".to_owned()), ..FlowQuery::of(tcp) }
 }
 
 #[test]

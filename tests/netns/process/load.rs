@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::control::protocol::{CaptureRequest, FlowQuery};
-use palisade::control::{Client, DropFilter};
+use palisade::control::protocol::{CaptureRequest, FlowQuery, PacketFilter};
+use palisade::control::{Client, DropQuery};
 use palisade::lab::Pod;
 use palisade::limits::CAPTURES_MAX;
+use palisade::tables::PodName;
 
 use crate::support::{PATIENCE, PORT, Rig, assert_pings, eventually, isolated, only_from};
 
@@ -142,7 +143,7 @@ fn what_is_lost_beside_readers_of_every_stream_and_many_requests_is_counted() {
         }
     };
     let read_drops = || {
-        let (client, mut filter) = (Client::new(&socket), DropFilter::default());
+        let (client, mut filter) = (Client::new(&socket), DropQuery::default());
         while !stop_reading.load(Ordering::Relaxed) {
             let report = client.drops(&filter).unwrap();
             filter.after = report.last;
@@ -164,7 +165,10 @@ fn what_is_lost_beside_readers_of_every_stream_and_many_requests_is_counted() {
         let _ = client.stop_capture(number);
     };
     let every_packet = CaptureRequest::default();
-    let of_flows = CaptureRequest { from: Some("default/stranger".parse().unwrap()), ..every_packet.clone() };
+    let of_flows = CaptureRequest {
+        filter: PacketFilter::of_pod(&PodName::new("default", "stranger")),
+        ..every_packet.clone()
+    };
     let (sent, answered) = std::thread::scope(|scope| {
         let stops = [Stop(&stop_noise), Stop(&stop_steady), Stop(&stop_reading)];
         // Policy denies the packets to the server, and allows those to the sink.

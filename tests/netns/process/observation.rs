@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use palisade::control::DropFilter;
+use palisade::control::DropQuery;
 use palisade::dataplane::DropReason;
 use palisade::net::flow::Protocol;
 use palisade::tables::PodName;
@@ -28,11 +28,11 @@ fn a_dropped_frame_is_shown_logged_and_followed_with_its_pods_and_the_policy_tha
     let rig = Rig::with(&["client", "stranger", "server"], 1, "[log]\ndenied_interval_s = 1\n");
     rig.apply(&only_from("server", "client"));
     let (stranger, server) = (rig.pod("stranger"), rig.pod("server"));
-    assert!(rig.switch.client().drops(&DropFilter::default()).unwrap().drops.is_empty());
+    assert!(rig.switch.client().drops(&DropQuery::default()).unwrap().drops.is_empty());
     for address in server.addresses() {
         assert_denied(&rig.switch, &stranger, address, INGRESS);
     }
-    let denied = DropFilter { reason: Some(DropReason::PolicyIngress), ..DropFilter::default() };
+    let denied = DropQuery { reason: Some(DropReason::PolicyIngress), ..DropQuery::default() };
     let client = rig.switch.client();
     eventually("drops of both families are recorded", || client.drops(&denied).unwrap().drops.len() >= 2);
     let report = client.drops(&denied).unwrap();
@@ -51,7 +51,7 @@ fn a_dropped_frame_is_shown_logged_and_followed_with_its_pods_and_the_policy_tha
         assert!(drop.decided_by.as_ref().unwrap().to_string().contains("default/to-server"), "{drop:?}");
     }
     // A report continues behind the last one.
-    let after = DropFilter { after: report.last, ..denied.clone() };
+    let after = DropQuery { after: report.last, ..denied.clone() };
     assert!(client.drops(&after).unwrap().drops.is_empty());
     // Samples of one reason do not fill the log of another.
     let mut follow = Command::new(env!("CARGO_BIN_EXE_palisade"))
@@ -66,7 +66,7 @@ fn a_dropped_frame_is_shown_logged_and_followed_with_its_pods_and_the_policy_tha
     assert_eq!((&drop["reason"], &drop["source_pod"]), (&"no-route".into(), &"default/stranger".into()));
     follow.kill().unwrap();
     follow.wait().unwrap();
-    let elsewhere = DropFilter { reason: Some(DropReason::NoRoute), ..DropFilter::default() };
+    let elsewhere = DropQuery { reason: Some(DropReason::NoRoute), ..DropQuery::default() };
     eventually("the ping to nowhere is recorded", || !client.drops(&elsewhere).unwrap().drops.is_empty());
     let shown = palisade(&rig, &["show", "drops", "--pod", "default/stranger"]);
     for word in ["policy-ingress", "default/stranger (", "default/server (", "default/to-server", "no-route"]

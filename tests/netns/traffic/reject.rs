@@ -56,7 +56,7 @@ pub(super) fn told(ports: PodPorts) {
     assert!(rig.drops()["policy-ingress"] >= 6, "{:?}", rig.drops());
     let client = rig.switch.client();
     eventually("samples of drops have the denied packets, not the answers", || {
-        let drops = client.drops(&palisade::control::DropFilter::default()).unwrap().drops;
+        let drops = client.drops(&palisade::control::DropQuery::default()).unwrap().drops;
         drops.iter().any(|drop| drop.frame.ends_with("TCP SYN"))
             && !drops.iter().any(|drop| drop.frame.contains("RST"))
     });
