@@ -43,7 +43,7 @@ pub(super) struct ExplainArguments {
     #[arg(long, value_name = "POD|IP|SERVICE", value_parser = Destination::from_str)]
     to: Destination,
     /// Destination port, that of the Service if it is one; not for protocols without ports
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number)]
     port: Option<u16>,
     /// TCP, UDP, SCTP, ICMP, ICMPv6 or a number
     #[arg(long, value_name = "P", default_value = "TCP")]
@@ -131,6 +131,13 @@ fn by_switch(arguments: &ExplainArguments) -> Result<bool, CliError> {
 }
 
 /// Port of a connection that needs one.
+/// Parses the number of a port. Names of ports differ between pods and Services, and none of them is in a packet.
+fn number(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| {
+        format!("{text:?} is no number of a port: names are those of a pod or a Service; give what they stand for, 0 to 65535")
+    })
+}
+
 fn port(arguments: &ExplainArguments) -> Result<u16, CliError> {
     let protocol = arguments.protocol;
     match arguments.port {

@@ -133,6 +133,12 @@ fn no_objects_at_all_exit_with_2_in_every_command_and_change_nothing() {
 }
 
 #[test]
+fn a_name_in_place_of_a_port_is_refused_with_what_is_wanted() {
+    let (code, _, err) = palisade(&["explain", "--from", "a/b", "--to", "a/c", "--port", "http"]);
+    assert!(code == 2 && err.contains("names are those of a pod or a Service"), "{err}");
+}
+
+#[test]
 fn policies_without_pods_close_nothing_unless_they_may() {
     let served = Served::start();
     let (client, socket) = (&served.client, served.socket().to_str().unwrap());

@@ -137,7 +137,11 @@ fn routes_are_added_and_removed() {
     done(&served, "port add up --kind uplink");
     // The fake dataplane reports no routes, so that none is seen in force.
     let out = done(&served, "route add 10.8.7.6/8 --port up --next-hop 192.0.2.1");
-    assert!(out.starts_with("route 10.0.0.0/8 to port up ") && out.contains("a restart forgets"), "{out}");
+    assert!(
+        out.starts_with("route 10.0.0.0/8, the prefix of 10.8.7.6/8, to port up ")
+            && out.contains("a restart forgets"),
+        "{out}"
+    );
     let route: RouteInfo =
         serde_json::from_str(&done(&served, "route add ::/0 --port up --output json")).unwrap();
     assert_eq!((route.prefix.to_string().as_str(), route.port.as_deref()), ("::/0", Some("up")));

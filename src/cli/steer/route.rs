@@ -64,15 +64,18 @@ pub(in crate::cli) fn route(arguments: &RouteArguments) -> Result<ExitCode, CliE
         RouteCommand::Add { prefix, port, next_hop, node } => {
             let request = RouteRequest { port: port.clone(), next_hop: *next_hop, node: *node };
             let route = client.put_route(*prefix, &request)?;
+            let of = if *prefix == prefix.trunc() {
+                format!("route {}", route.prefix)
+            } else {
+                format!("route {}, the prefix of {prefix},", route.prefix)
+            };
             if output == Output::Json {
                 json(&route)?;
             } else if route.in_force {
-                changed(&format!("route {} to port {port} is in force", route.prefix))?;
+                changed(&format!("{of} to port {port} is in force"))?;
             } else {
                 changed(&format!(
-                    "route {} to port {port} is not in force: its port is closed, or the prefix is that of a pod or of \
-                     the switch",
-                    route.prefix
+                    "{of} to port {port} is not in force: its port is closed, or the prefix is that of a pod or of the switch"
                 ))?;
             }
         }

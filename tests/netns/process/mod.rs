@@ -16,6 +16,7 @@ mod load;
 mod observation;
 mod policy_directory;
 mod ports;
+mod questions;
 mod real_time;
 mod restart;
 mod service;
