@@ -17,7 +17,7 @@ use crate::kernel_dataplane::KernelDataplane;
 use crate::tables::RuleTables;
 
 /// Time that the workers have to stop.
-const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+const WORKERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason for which the switch does not start or stop.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,7 @@ impl PacketPath {
             || StartError::Setup("the dataplane is still in use by a request: its work goes on".to_owned());
         match self {
             PacketPath::Workers(dataplane) => {
-                Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
+                Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_TIMEOUT)
             }
             PacketPath::Kernel(dataplane) => Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode),
         }

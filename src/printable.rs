@@ -17,15 +17,15 @@ pub fn is_steering(c: char) -> bool {
 
 /// Escapes the text for one line, line breaks and tabs included.
 pub fn line(text: &str) -> Cow<'_, str> {
-    spelt_out(text, |_| false)
+    escaped(text, |_| false)
 }
 
 /// Escapes the text, and keeps its line breaks and tabs.
 pub fn block(text: &str) -> Cow<'_, str> {
-    spelt_out(text, |c| matches!(c, '\n' | '\t'))
+    escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
-fn spelt_out(text: &str, may_stay: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escaped(text: &str, may_stay: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_spelt_out = |c: char| is_steering(c) && !may_stay(c);
     if !text.contains(is_spelt_out) {
         return Cow::Borrowed(text);

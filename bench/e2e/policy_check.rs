@@ -13,7 +13,7 @@ use crate::rig::Rig;
 use crate::system::Kind;
 
 /// Longest wait for an expected answer.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// Attempts of an allowed probe. The first packets may wait for address resolution.
 const TRIES: usize = 10;
 /// Wait that proves silence: many times the latency of an answer.
@@ -39,7 +39,7 @@ pub(crate) fn verify(rig: &Rig, kind: Kind) -> Result<(), BenchError> {
 fn passes(from: &Pod, probe: Probe) -> Result<(), BenchError> {
     let mut seen = Outcome::TimedOut;
     for _ in 0..TRIES {
-        seen = probe.run(from, ANSWER_PATIENCE)?;
+        seen = probe.run(from, ANSWER_TIMEOUT)?;
         if seen == Outcome::Allowed {
             return Ok(());
         }

@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::BenchError;
 
 /// Longest wait for a daemon after SIGTERM.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two polls.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Characters of a program's output that an error repeats.
 const SAID_MAX: usize = 400;
 /// Characters of a command line that an error repeats.
@@ -71,7 +71,7 @@ impl Daemon {
     /// Waits until `ready` is true of the output. Fails with the last output.
     pub(crate) fn wait_for(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         ready: impl Fn(&str) -> bool,
     ) -> Result<(), BenchError> {
         let start = Instant::now();
@@ -81,11 +81,11 @@ impl Daemon {
                 return Ok(());
             }
             let ended = self.child.try_wait()?;
-            if ended.is_some() || start.elapsed() > patience {
+            if ended.is_some() || start.elapsed() > timeout {
                 let how = ended.map_or("does not get ready".to_owned(), |status| format!("ended ({status})"));
                 return Err(BenchError::Refused { what: format!("{} {how}", self.name), said: last(&said) });
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
     }
 
@@ -101,11 +101,11 @@ impl Drop for Daemon {
             && kill_process(pid, Signal::TERM).is_ok()
         {
             let asked = Instant::now();
-            while asked.elapsed() < END_PATIENCE {
+            while asked.elapsed() < END_TIMEOUT {
                 if !matches!(self.child.try_wait(), Ok(None)) {
                     return;
                 }
-                sleep(LOOK_AGAIN);
+                sleep(POLL_INTERVAL);
             }
         }
         // Fails only if the program has ended already.

@@ -27,7 +27,7 @@ use crate::common::traffic::{Case, Order, Traffic};
 /// The worker's time between two changes: a thousand a second.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// Longest wait for the worker to take a generation.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Totals of one kind of window.
 #[derive(Default)]
@@ -164,8 +164,7 @@ impl Control {
         let check = start.elapsed();
         self.document = Arc::new(next);
         let desired = DesiredState { tables: Some(self.document.clone()), ..self.desired.clone() };
-        let generation =
-            publisher.publish(desired, PATIENCE).expect("the worker comes to the end of a batch");
+        let generation = publisher.publish(desired, TIMEOUT).expect("the worker comes to the end of a batch");
         Published { generation, start, check, publish: start.elapsed() }
     }
 

@@ -22,7 +22,7 @@ use crate::policy_change::pods;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Longest wait for a change.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two changes. The worker sleeps meanwhile, as it does between two edits.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -83,7 +83,7 @@ pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
             let start = Instant::now();
             std::fs::rename(&next, root.join("small.yaml")).expect("the directory takes the name");
             while switch.status().generation == before {
-                assert!(start.elapsed() < PATIENCE, "change {number} is not in force in time");
+                assert!(start.elapsed() < TIMEOUT, "change {number} is not in force in time");
                 std::thread::sleep(Duration::from_micros(20));
             }
             took.record(start.elapsed());

@@ -11,7 +11,7 @@ use super::detach::{OTHERS_BUDGET, Remover};
 use super::environment::{Attachment, Environment};
 use super::error::{CniError, Code, note};
 use super::link::{PodNamespace, lasting_path, route_from_node, routes_of};
-use super::record::{LOCK_PATIENCE, NodeRoutes, Part, Record, Records, mac_of, port_name};
+use super::record::{LOCK_TIMEOUT, NodeRoutes, Part, Record, Records, mac_of, port_name};
 use super::result::{CniResult, Interface, Ip};
 use crate::control::protocol::{PodInfo, Status};
 use crate::control::{Client, ClientError};
@@ -25,7 +25,7 @@ const OUTSIDE_MTU: u32 = 1500;
 /// The node's end of the veth pair to the switch, where the configuration names none.
 const NODE_INTERFACE: &str = "palisade-node";
 /// Interval of questions whether the tables know a pod.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait for policy where the configuration says nothing and an agent follows an API.
 const WAIT_FOR_AGENT: Duration = Duration::from_secs(2);
 
@@ -45,7 +45,7 @@ impl Attacher<'_> {
         let pod = self.environment.pod(&attachment.container)?;
         let namespace = PodNamespace::open(path)?;
         self.records.create()?;
-        let lock = self.records.lock(&attachment, LOCK_PATIENCE)?;
+        let lock = self.records.lock(&attachment, LOCK_TIMEOUT)?;
         let status = self.switch.status()?;
         let own = self.earlier(&attachment, &namespace, path, &pod).and_then(|earlier| match earlier {
             Some(result) => Ok(result),
@@ -327,17 +327,17 @@ impl Attacher<'_> {
             let has_agent = self.switch.status().is_ok_and(|status| status.source.is_some());
             if has_agent { WAIT_FOR_AGENT } else { Duration::ZERO }
         };
-        let patience = self.config.wait_for_policy.map_or_else(by_agent, Duration::from_secs);
+        let timeout = self.config.wait_for_policy.map_or_else(by_agent, Duration::from_secs);
         let start = Instant::now();
-        while start.elapsed() < patience {
+        while start.elapsed() < timeout {
             let pods = self.switch.pods().unwrap_or_default();
             if pods.iter().any(|info| info.pod == *pod && info.known) {
                 return;
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
-        if !patience.is_zero() {
-            note(&format!("no tables know pod {pod} after {} s: it is closed", patience.as_secs()));
+        if !timeout.is_zero() {
+            note(&format!("no tables know pod {pod} after {} s: it is closed", timeout.as_secs()));
         }
     }
 }

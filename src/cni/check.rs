@@ -47,8 +47,8 @@ pub(super) fn check(
     given.extend(
         config.raw.iter().filter(|(key, _)| *key != "ipam").map(|(key, value)| (key.clone(), value.clone())),
     );
-    let (path_of_plugins, patience) = (&environment.path, ipam::PATIENCE);
-    let ipam = Ipam { path: path_of_plugins, config: &given, arguments: &environment.arguments, patience };
+    let (path_of_plugins, timeout) = (&environment.path, ipam::TIMEOUT);
+    let ipam = Ipam { path: path_of_plugins, config: &given, arguments: &environment.arguments, timeout };
     ipam.check(&attachment, path)
 }
 

@@ -8,7 +8,7 @@ use super::environment::{Attachment, Environment};
 use super::error::{CniError, Code, note};
 use super::ipam::{self, Ipam};
 use super::link::{PodNamespace, remove_links, unroute_from_node};
-use super::record::{LOCK_PATIENCE, Part, Record, Records, port_name};
+use super::record::{LOCK_TIMEOUT, Part, Record, Records, port_name};
 use crate::control::{Client, ClientError};
 use crate::netlink::NetworkNamespace;
 use crate::tables::PodName;
@@ -32,7 +32,7 @@ pub(super) fn delete(
 ) -> Result<(), CniError> {
     let attachment = environment.attachment()?;
     records.create()?;
-    let lock = records.lock(&attachment, LOCK_PATIENCE)?;
+    let lock = records.lock(&attachment, LOCK_TIMEOUT)?;
     let remover = Remover::of(records, switch, &environment.path);
     let record = records.read_any(&attachment)?;
     if let Some(record) = &record
@@ -61,7 +61,7 @@ pub(super) fn delete(
         path: &environment.path,
         config,
         arguments: &environment.arguments,
-        patience: ipam::PATIENCE,
+        timeout: ipam::TIMEOUT,
     });
     match remover.remove(&attachment, environment.namespace_if_any(), ipam)? {
         Forgotten::Yes => {
@@ -185,8 +185,8 @@ impl<'a> Remover<'a> {
     /// Call of the IPAM plugin as at the ADD of a record.
     pub(super) fn ipam_of<'r>(&'r self, record: &'r Record) -> Ipam<'r> {
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let patience = self.deadline.map_or(ipam::PATIENCE, left);
-        Ipam { path: self.path, config: &record.config, arguments: &record.arguments, patience }
+        let timeout = self.deadline.map_or(ipam::TIMEOUT, left);
+        Ipam { path: self.path, config: &record.config, arguments: &record.arguments, timeout }
     }
 
     /// Finishes attachments that other calls have left unfinished, for as long as `budget` allows. One that a call is

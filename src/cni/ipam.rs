@@ -16,14 +16,14 @@ use super::version::Version;
 use crate::limits::POD_ADDRESSES_MAX;
 
 /// Longest run of an IPAM plugin for its own attachment. One for DHCP waits for a server.
-pub(super) const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const TIMEOUT: Duration = Duration::from_mins(1);
 /// Most bytes that an IPAM plugin may write.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// Most routes of a pod.
 const ROUTES_MAX: usize = 256;
 
 /// Interval of looks whether a plugin has ended that has closed its output.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Longest wait for the end of a plugin that was killed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub(super) struct Ipam<'a> {
     /// `CNI_ARGS`.
     pub(super) arguments: &'a str,
     /// Longest time for an answer.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Failure of a plugin.
@@ -110,7 +110,7 @@ impl Ipam<'_> {
     pub(super) fn pass_on(&self, verb: &str) -> Result<(), CniError> {
         const UNKNOWN: [Code; 3] =
             [Code::INCOMPATIBLE_VERSION, Code::UNKNOWN_CONTAINER, Code::INVALID_ENVIRONMENT];
-        match self.run(verb, None, "", self.config, Instant::now() + self.patience) {
+        match self.run(verb, None, "", self.config, Instant::now() + self.timeout) {
             Err(failure) if UNKNOWN.contains(&failure.error.code()) => Ok(()),
             answer => Ok(answer.map(drop)?),
         }
@@ -118,7 +118,7 @@ impl Ipam<'_> {
 
     /// Calls the plugin with the version of the configuration, and with older ones if it does not know that.
     fn call(&self, verb: &str, attachment: Option<&Attachment>, namespace: &str) -> Result<Value, Failure> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let mut answer = self.run(verb, attachment, namespace, self.config, deadline);
         for version in [Version::V1_0, Version::V0_4] {
             match &answer {
@@ -256,6 +256,6 @@ fn wait_until(child: &mut Child, deadline: Instant) -> std::io::Result<Option<Ex
         if ended.is_some() || Instant::now() >= deadline {
             return Ok(ended);
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }

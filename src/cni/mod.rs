@@ -50,9 +50,9 @@ pub use result::CniResult;
 pub use version::Version;
 
 /// Longest wait for one answer of the switch.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The same for STATUS, which runtimes call every few seconds.
-const STATUS_PATIENCE: Duration = Duration::from_secs(3);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the program: a call of a container runtime, or a command of the operator.
 pub fn main() -> ExitCode {
@@ -114,8 +114,8 @@ fn answer(
     *version = config.version;
     node::check_version(environment.verb, &config)?;
     let records = record::Records::at(&config.directory);
-    let patience = if environment.verb == Verb::Status { STATUS_PATIENCE } else { PATIENCE };
-    let switch = Client::new(&config.socket).with_patience(patience);
+    let timeout = if environment.verb == Verb::Status { STATUS_TIMEOUT } else { TIMEOUT };
+    let switch = Client::new(&config.socket).with_patience(timeout);
     match environment.verb {
         Verb::Add => {
             let attacher =

@@ -14,9 +14,9 @@ use super::version::Version;
 use crate::control::{Client, ClientError};
 
 /// Longest time that GC takes for what killed calls have left: that of an IPAM plugin.
-const OTHERS_BUDGET: Duration = ipam::PATIENCE;
+const OTHERS_BUDGET: Duration = ipam::TIMEOUT;
 /// Longest answer of an IPAM plugin to STATUS, which runtimes call every few seconds.
-const STATUS_PATIENCE: Duration = Duration::from_secs(10);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Refuses a verb that the version of the configuration does not have.
 pub(super) fn check_version(verb: Verb, config: &NetworkConfig) -> Result<(), CniError> {
@@ -68,7 +68,7 @@ pub(super) fn collect(
     remove_unwritten(records);
     let prefixes = switch.status().ok().map(|status| status.pod_prefixes);
     if let Ok(Some(given)) = config.for_ipam(prefixes.as_deref())
-        && let Err(error) = ipam_of(environment, &given, ipam::PATIENCE).pass_on("GC")
+        && let Err(error) = ipam_of(environment, &given, ipam::TIMEOUT).pass_on("GC")
     {
         failures.push(error.to_string());
     }
@@ -108,11 +108,11 @@ pub(super) fn status(
     let unavailable = |error: CniError| error.with_code(Code::NOT_AVAILABLE);
     records.create().map_err(unavailable)?;
     if let Some(given) = config.for_ipam(Some(&status.pod_prefixes)).map_err(unavailable)? {
-        ipam_of(environment, &given, STATUS_PATIENCE).pass_on("STATUS").map_err(unavailable)?;
+        ipam_of(environment, &given, STATUS_TIMEOUT).pass_on("STATUS").map_err(unavailable)?;
     }
     Ok(())
 }
 
-fn ipam_of<'a>(environment: &'a Environment, config: &'a Map<String, Value>, patience: Duration) -> Ipam<'a> {
-    Ipam { path: &environment.path, config, arguments: &environment.arguments, patience }
+fn ipam_of<'a>(environment: &'a Environment, config: &'a Map<String, Value>, timeout: Duration) -> Ipam<'a> {
+    Ipam { path: &environment.path, config, arguments: &environment.arguments, timeout }
 }

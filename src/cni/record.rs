@@ -35,9 +35,9 @@ const RECORD_BYTES_MAX: u64 = 256 << 10;
 /// Most records that are read of a directory: several for each port of a switch.
 const RECORDS_MAX: usize = 4096;
 /// Longest wait for another call for the same attachment: longer than an IPAM plugin may take.
-pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(90);
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(90);
 /// Interval of looks whether a lock is free.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Lock files, which attachments share by their hash.
 const LOCKS: u64 = 256;
 
@@ -245,15 +245,15 @@ impl Records {
     ///
     /// # Errors
     /// One still runs when the time is over.
-    pub(super) fn lock(&self, attachment: &Attachment, patience: Duration) -> Result<Lock, CniError> {
-        let deadline = Instant::now() + patience;
+    pub(super) fn lock(&self, attachment: &Attachment, timeout: Duration) -> Result<Lock, CniError> {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.try_lock(attachment) {
                 Ok(Some(lock)) => return Ok(lock),
-                Ok(None) if Instant::now() < deadline => sleep(LOOK_AGAIN),
+                Ok(None) if Instant::now() < deadline => sleep(POLL_INTERVAL),
                 Ok(None) => {
                     let Attachment { container, interface } = attachment;
-                    let seconds = patience.as_secs();
+                    let seconds = timeout.as_secs();
                     let what = format!(
                         "another call for {interface} of container {container} runs after {seconds} s"
                     );

@@ -1,10 +1,10 @@
-//! Errors of the control API. A request that fails has changed nothing, except for [`ApiError::NotTaken`].
+//! Errors of the control API. A request that fails has changed nothing, except for [`ApiError::PublishError`].
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::dataplane::{Backend, FlowsLeft, NotTaken, PortError, PortKind};
+use crate::dataplane::{Backend, FlowsLeft, PortError, PortKind, PublishError};
 use crate::ids::Generation;
 use crate::limits::{CAPTURES_MAX, FOLLOWERS_MAX, ROUTES_MAX};
 use crate::nearest::hint;
@@ -247,7 +247,7 @@ pub enum ApiError {
     },
     /// The change is published, and a worker has not taken it in time.
     #[error(transparent)]
-    NotTaken(#[from] NotTaken),
+    PublishError(#[from] PublishError),
 }
 
 impl ApiError {
@@ -299,7 +299,7 @@ impl ApiError {
                 | PortError::Mtu { .. },
             ) => 422,
             ApiError::NeedsWorkers { .. } => 501,
-            ApiError::NotTaken(_) | ApiError::FlowsLeft(_) => 503,
+            ApiError::PublishError(_) | ApiError::FlowsLeft(_) => 503,
             ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }
     }

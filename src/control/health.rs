@@ -9,7 +9,7 @@ use super::state::State;
 use crate::dataplane::{Backend, StuckWorker};
 
 /// Longest time between two batches of a healthy worker. A worker without frames sleeps for a tenth of it at most.
-const WORKER_PATIENCE: Duration = Duration::from_secs(1);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Switch {
     /// Reports workers that do not run, one line each. A healthy switch has none.
@@ -68,6 +68,6 @@ impl Switch {
 
     /// Workers that do not run.
     pub(super) fn halted_workers(&self) -> Vec<StuckWorker> {
-        self.stuck_for(WORKER_PATIENCE)
+        self.stuck_for(WORKER_TIMEOUT)
     }
 }

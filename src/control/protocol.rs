@@ -98,7 +98,7 @@ pub use self::rehearsal::{
     ShadowVerdict,
 };
 pub use self::services::{BackendReport, ServiceReport, ServicesPatch, ServicesReport};
-pub use self::source::{SourceAway, SourceReport, SourceStatus, Unenforced};
+pub use self::source::{SourceReport, SourceStatus, Unenforced, UnfollowedKind};
 pub use self::steering::{PortFlows, RouteRequest};
 pub use crate::dataplane::PortRange;
 

@@ -21,7 +21,7 @@ use super::protocol::{
 use super::rehearsal::{Audit, Rehearsal};
 use super::state::{PodRecord, PortRecord, State};
 use super::{ApiError, CoverageCheck, SwitchSettings, validation};
-use crate::dataplane::{DataplaneApi, NotTaken, PortKind};
+use crate::dataplane::{DataplaneApi, PortKind, PublishError};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::REJECTED_ERROR_BYTES_MAX;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
@@ -345,12 +345,12 @@ impl Switch {
         State::clone(&self.state.load())
     }
 
-    pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
+    pub(super) fn publish(&self, mut next: State) -> Result<Generation, PublishError> {
         next.served = next.serve(&self.state.load().served);
         let published = self.dataplane.publish(next.desired(&self.settings));
         // A late worker takes the generation when it goes on, or the switch ends. The state is current in
         // either case.
-        let (Ok(generation) | Err(NotTaken { generation, .. })) = published;
+        let (Ok(generation) | Err(PublishError { generation, .. })) = published;
         let same_tables = match (&self.state.load().tables, &next.tables) {
             (Some(before), Some(after)) => Arc::ptr_eq(before, after),
             (before, after) => before.is_none() && after.is_none(),

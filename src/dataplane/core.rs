@@ -278,16 +278,16 @@ impl Core {
         self.state().desired.clone()
     }
 
-    /// Waits until every worker has observed `generation`. Returns false if one does not within `patience`.
+    /// Waits until every worker has observed `generation`. Returns false if one does not within `timeout`.
     /// Calls `on_late` for each late worker, from the second check on: by the first check, a worker that is
     /// awake and on its core has observed the generation.
     pub(super) fn wait_for(
         &self,
         generation: Generation,
-        patience: Duration,
+        timeout: Duration,
         on_late: impl Fn(WorkerId),
     ) -> bool {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         for mailbox in &self.shared.mailboxes {
             mailbox.wake();
         }

@@ -19,7 +19,7 @@ use super::worker::handoff::Access;
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::reschedule::Rescheduler;
 use super::{
-    DesiredState, MasqueradeSettings, NotTaken, OffloadSettings, PortError, Settings, StartError,
+    DesiredState, MasqueradeSettings, OffloadSettings, PortError, PublishError, Settings, StartError,
     StuckWorker, TunnelSettings,
 };
 use crate::ids::{Generation, PortId, WorkerId};
@@ -261,8 +261,8 @@ impl Dataplane {
         self.ports().values_mut().for_each(|port| port.attachment.keep());
     }
 
-    /// Workers that have not come to the end of a batch for longer than `patience`, between this call and the one before.
-    pub(super) fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+    /// Workers that have not come to the end of a batch for longer than `timeout`, between this call and the one before.
+    pub(super) fn stuck_for(&self, timeout: Duration) -> Vec<StuckWorker> {
         let mut seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let workers = self.core.shared.mailboxes.iter().zip(&mut *seen).enumerate();
         let stuck = workers.filter_map(|(number, (mailbox, (turns, since)))| {
@@ -272,15 +272,16 @@ impl Dataplane {
                 return None;
             }
             let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
-            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > patience)
+            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > timeout)
         });
         stuck.collect()
     }
 
     /// Fails if a worker has not observed a generation.
-    pub(super) fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
+    pub(super) fn check_observed(&self, generation: Generation) -> Result<Generation, PublishError> {
         let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
-        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers, kernel: None }) }
+        let is_late = !workers.is_empty();
+        if is_late { Err(PublishError { generation, workers, kernel: None }) } else { Ok(generation) }
     }
 
     pub(super) fn send_command(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
@@ -331,9 +332,9 @@ impl Dataplane {
         self.core.desired()
     }
 
-    /// Stops the workers and closes all ports. Fails when a worker does not stop in `patience`.
-    pub fn stop(mut self, shutdown_mode: ShutdownMode, patience: Duration) -> Result<(), StartError> {
-        let deadline = Instant::now() + patience;
+    /// Stops the workers and closes all ports. Fails when a worker does not stop in `timeout`.
+    pub fn stop(mut self, shutdown_mode: ShutdownMode, timeout: Duration) -> Result<(), StartError> {
+        let deadline = Instant::now() + timeout;
         self.core.shared.stopping.store(true, Ordering::Relaxed);
         for mailbox in &self.core.shared.mailboxes {
             mailbox.wake();

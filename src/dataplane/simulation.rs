@@ -50,11 +50,11 @@ pub struct Publisher<'a> {
 
 impl Publisher<'_> {
     /// Publishes a desired state and waits until every worker has observed it. Returns `None` if that takes
-    /// longer than `patience`.
-    pub fn publish(&self, desired: DesiredState, patience: Duration) -> Option<Generation> {
+    /// longer than `timeout`.
+    pub fn publish(&self, desired: DesiredState, timeout: Duration) -> Option<Generation> {
         let in_time = Cell::new(true);
         let generation = self.core.publish(&mut self.core.state(), Some(desired), &|core, generation| {
-            in_time.set(core.wait_for(generation, patience, |_| ()));
+            in_time.set(core.wait_for(generation, timeout, |_| ()));
         });
         in_time.get().then_some(generation)
     }

@@ -11,7 +11,7 @@ use rustix::thread::{
     configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
 };
 
-use super::places::Places;
+use super::paths::Paths;
 
 /// Needed by ports that open at any time: tap devices and programs by netlink, AF_XDP sockets, locked packet memory,
 /// namespaces and BPF links, the priority of the thread that closes new interfaces.
@@ -30,12 +30,12 @@ const ENTRIES_MAX: usize = 10_000;
 /// for the unusual ones.
 ///
 /// A program that the process starts gets the capability to administer the network, if `starts_programs`, and no other.
-pub(super) fn drop_unneeded(places: &Places, starts_programs: bool) -> io::Result<String> {
+pub(super) fn drop_unneeded(paths: &Paths, starts_programs: bool) -> io::Result<String> {
     let held = capabilities(None)?;
-    // The places are tried without the capabilities that would open any file.
+    // The paths are tried without the capabilities that would open any file.
     set_capabilities(None, CapabilitySets { effective: held.effective.difference(FILES), ..held })?;
-    let unread = places.named.iter().find_map(|path| unreadable(path));
-    let unwritten = places.written.iter().find(|path| is_denied(path, Access::WRITE_OK | Access::EXEC_OK));
+    let unread = paths.named.iter().find_map(|path| unreadable(path));
+    let unwritten = paths.written.iter().find(|path| is_denied(path, Access::WRITE_OK | Access::EXEC_OK));
     set_capabilities(None, held)?;
 
     let mut kept = held.permitted.intersection(NEEDED);
@@ -96,9 +96,9 @@ mod tests {
     use super::*;
 
     /// Drops capabilities in a thread of its own. Returns the message and the permitted set.
-    fn dropped(places: Places) -> (String, CapabilitySet) {
+    fn dropped(paths: Paths) -> (String, CapabilitySet) {
         let thread = std::thread::spawn(move || {
-            let kept = drop_unneeded(&places, false).unwrap();
+            let kept = drop_unneeded(&paths, false).unwrap();
             let sets = capabilities(None).unwrap();
             assert!(sets.effective == sets.permitted && sets.inheritable.is_empty());
             (kept, sets.permitted)
@@ -116,23 +116,23 @@ mod tests {
         fs::create_dir_all(&scratch).unwrap();
         let file = scratch.join("policy.yaml");
         fs::write(&file, "").unwrap();
-        let places = || Places {
+        let paths = || Paths {
             named: vec![scratch.clone()],
             read: vec![],
             written: vec![scratch.clone()],
-            ..Places::default()
+            ..Paths::default()
         };
-        let (text, permitted) = dropped(places());
+        let (text, permitted) = dropped(paths());
         assert!(!text.contains("DAC") && permitted == NEEDED, "{text}");
         // A file of another user that only this one may read.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::chown(&file, Some(65_534), Some(65_534)).unwrap();
-        let (text, permitted) = dropped(places());
+        let (text, permitted) = dropped(paths());
         assert!(text.contains(&format!("CAP_DAC_READ_SEARCH for {}", file.display())), "{text}");
         assert_eq!(permitted, NEEDED | CapabilitySet::DAC_READ_SEARCH);
         // And a directory that only this one may write to.
         std::os::unix::fs::chown(&scratch, Some(65_534), Some(65_534)).unwrap();
-        let (text, permitted) = dropped(places());
+        let (text, permitted) = dropped(paths());
         assert_eq!(permitted, NEEDED | FILES, "{text}");
         fs::remove_dir_all(&scratch).unwrap();
     }

@@ -7,7 +7,7 @@ use landlock::{
     path_beneath_rules,
 };
 
-use super::places::Places;
+use super::paths::Paths;
 
 /// Newest interface of the kernel that the switch asks for: it has rights of devices.
 const NEWEST: ABI = ABI::V5;
@@ -15,7 +15,7 @@ const NEWEST: ABI = ABI::V5;
 const TUN: &str = "/dev/net";
 
 /// Restricts this thread to the places. Returns them in words; `None` if the kernel has no Landlock.
-pub(super) fn restrict(places: &Places) -> Result<Option<String>, RulesetError> {
+pub(super) fn restrict(paths: &Paths) -> Result<Option<String>, RulesetError> {
     let reads: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let writes = reads
         | AccessFs::WriteFile
@@ -29,18 +29,18 @@ pub(super) fn restrict(places: &Places) -> Result<Option<String>, RulesetError> 
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .create()?
-        .add_rules(path_beneath_rules(&places.read, reads))?
-        .add_rules(path_beneath_rules(&places.written, writes))?
+        .add_rules(path_beneath_rules(&paths.read, reads))?
+        .add_rules(path_beneath_rules(&paths.written, writes))?
         .add_rules(path_beneath_rules([TUN], devices))?
-        .add_rules(path_beneath_rules(&places.settings, reads | AccessFs::WriteFile | AccessFs::Truncate))?
-        .add_rules(path_beneath_rules(&places.programs, AccessFs::from_read(NEWEST)))?
+        .add_rules(path_beneath_rules(&paths.settings, reads | AccessFs::WriteFile | AccessFs::Truncate))?
+        .add_rules(path_beneath_rules(&paths.programs, AccessFs::from_read(NEWEST)))?
         .restrict_self()?;
     let in_part = match status.ruleset {
         RulesetStatus::FullyEnforced => "",
         RulesetStatus::PartiallyEnforced => "; this kernel cannot restrict all uses",
         RulesetStatus::NotEnforced => return Ok(None),
     };
-    Ok(Some(format!("read below {}; written below {}{in_part}", list(&places.read), list(&places.written))))
+    Ok(Some(format!("read below {}; written below {}{in_part}", list(&paths.read), list(&paths.written))))
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -62,14 +62,14 @@ mod tests {
             fs::create_dir_all(directory).unwrap();
             fs::write(directory.join("file"), "text").unwrap();
         }
-        let places = Places {
+        let paths = Paths {
             named: vec![],
             read: vec![read.clone(), scratch.join("absent")],
             written: vec![written.clone()],
-            ..Places::default()
+            ..Paths::default()
         };
         let thread = std::thread::spawn(move || {
-            let Some(text) = restrict(&places).unwrap() else {
+            let Some(text) = restrict(&paths).unwrap() else {
                 eprintln!("skipped: this kernel has no Landlock");
                 return;
             };

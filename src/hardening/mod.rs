@@ -5,23 +5,23 @@
 
 mod capabilities;
 mod files;
-mod places;
+mod paths;
 mod system_calls;
 
 use std::path::Path;
 
 use rustix::thread::set_no_new_privs;
 
-use self::places::Places;
+use self::paths::Paths;
 use crate::config::Config;
 use crate::dataplane::Backend;
 
 /// Gives up what a switch with this configuration does not need, and logs the rest. A right that the kernel does not take
 /// back is a warning.
 pub fn harden(config: &Config, config_file: Option<&Path>) {
-    let places = Places::of(config, config_file);
+    let paths = Paths::of(config, config_file);
     let starts_programs = config.backend == Backend::Nftables;
-    match capabilities::drop_unneeded(&places, starts_programs) {
+    match capabilities::drop_unneeded(&paths, starts_programs) {
         Ok(kept) => tracing::info!("capabilities kept: {kept}; all others are dropped"),
         Err(error) => tracing::warn!("capabilities stay as they are: {error}"),
     }
@@ -29,7 +29,7 @@ pub fn harden(config: &Config, config_file: Option<&Path>) {
         tracing::warn!("programs that the switch might start may gain privileges (no_new_privs): {error}");
     }
     if config.hardening.landlock {
-        match files::restrict(&places) {
+        match files::restrict(&paths) {
             Ok(Some(text)) => tracing::info!("files: {text}"),
             Ok(None) => tracing::warn!(
                 "files are not restricted: this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, and `landlock` in lsm=)"

@@ -28,7 +28,7 @@ const NETWORK_SETTINGS: [&str; 2] = ["/proc/sys/net/ipv4/conf", "/proc/sys/net/i
 
 /// Files and directories by use.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct Paths {
     /// Files and directories that the configuration names, for reading.
     pub(super) named: Vec<PathBuf>,
     /// Directories below which files are read.
@@ -41,16 +41,16 @@ pub(super) struct Places {
     pub(super) programs: Vec<PathBuf>,
 }
 
-impl Places {
+impl Paths {
     /// Places of a configuration.
     ///
     /// A file may be replaced by another of its name, and a directory too, so that each is read below its parent. A link
     /// is read where it leads at the start.
-    pub(super) fn of(config: &Config, config_file: Option<&Path>) -> Places {
-        let mut places = Places::default();
+    pub(super) fn of(config: &Config, config_file: Option<&Path>) -> Paths {
+        let mut paths = Paths::default();
         let named = [config_file, config.policy.directory.as_deref(), config.http.token_file.as_deref()];
         for path in named.into_iter().flatten() {
-            places.name(path);
+            paths.name(path);
         }
         if config.policy.source == SourceKind::Kubernetes {
             let kubeconfig = config.policy.kubeconfig.clone();
@@ -59,43 +59,43 @@ impl Places {
                 kubeconfig.or(from_environment).or(env::home_dir().map(|home| home.join(".kube/config")));
             let account = Path::new("/var/run/secrets/kubernetes.io/serviceaccount/token");
             let files = found.as_deref().into_iter().chain([account]).filter(|path| path.exists());
-            files.for_each(|path| places.name(path));
-            places.read.extend(NETWORK_FILES.iter().map(PathBuf::from).filter(|path| path.exists()));
+            files.for_each(|path| paths.name(path));
+            paths.read.extend(NETWORK_FILES.iter().map(PathBuf::from).filter(|path| path.exists()));
         }
         let manifests = config.policy.directory.as_deref().and_then(|path| fs::read_dir(path).ok());
         for entry in manifests.into_iter().flatten().flatten().take(ENTRIES_MAX) {
             if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                places.name(&entry.path());
+                paths.name(&entry.path());
             }
         }
-        places.read.extend(["/proc", "/sys", "/run"].map(PathBuf::from));
-        places.read.extend(config.hardening.readable.iter().cloned());
+        paths.read.extend(["/proc", "/sys", "/run"].map(PathBuf::from));
+        paths.read.extend(config.hardening.readable.iter().cloned());
         let namespaces = config.ports.iter().filter_map(|port| port.namespace.as_deref());
         let absolute = namespaces.map(Path::new).filter(|path| path.is_absolute());
-        places.read.extend(absolute.map(|path| base(path).to_owned()));
+        paths.read.extend(absolute.map(|path| base(path).to_owned()));
 
         let control = &config.control;
         let sockets = [Some(&control.socket), control.read_only_socket.as_ref()];
-        places.written.extend(sockets.into_iter().flatten().map(|socket| base(socket).to_owned()));
+        paths.written.extend(sockets.into_iter().flatten().map(|socket| base(socket).to_owned()));
         if let FlowMemory::Directory { path, fallback } = config.flow_memory() {
-            places.written.extend([Some(path), fallback].iter().flatten().map(|path| base(path).to_owned()));
+            paths.written.extend([Some(path), fallback].iter().flatten().map(|path| base(path).to_owned()));
         }
-        places.written.extend(config.cni.directory.clone().filter(|path| !path.as_os_str().is_empty()));
+        paths.written.extend(config.cni.directory.clone().filter(|path| !path.as_os_str().is_empty()));
         // The last pin that goes takes its directory with it.
         let pins = existing(base(&config.xdp.pin_directory));
-        places.written.extend(is_on_bpf_file_system(&pins).then_some(pins));
+        paths.written.extend(is_on_bpf_file_system(&pins).then_some(pins));
         if config.backend == Backend::Nftables {
             let search = env::var_os("PATH").unwrap_or_default();
             let programs = PROGRAMS.map(PathBuf::from).into_iter().chain(env::split_paths(&search));
-            places.programs = programs.filter(|path| path.is_absolute() && path.exists()).collect();
+            paths.programs = programs.filter(|path| path.is_absolute() && path.exists()).collect();
             let settings = NETWORK_SETTINGS.map(PathBuf::from).into_iter();
-            places.settings = settings.filter(|path| path.exists()).collect();
+            paths.settings = settings.filter(|path| path.exists()).collect();
         }
-        for list in [&mut places.named, &mut places.read, &mut places.written, &mut places.programs] {
+        for list in [&mut paths.named, &mut paths.read, &mut paths.written, &mut paths.programs] {
             list.sort();
             list.dedup();
         }
-        places
+        paths
     }
 
     fn name(&mut self, path: &Path) {
@@ -140,11 +140,11 @@ mod tests {
                     [conntrack]\ndirectory = \"\"\n[policy]\ndirectory = \"/srv/policies\"\n\
                     [hardening]\nreadable = [\"/mnt/git\"]\n";
         let config = Config::parse(text, Path::new("palisade.toml")).unwrap();
-        let places = Places::of(&config, Some(Path::new("/etc/palisade/palisade.toml")));
-        assert_eq!(places.named, ["/etc/palisade/palisade.toml", "/srv/policies"].map(PathBuf::from));
+        let paths = Paths::of(&config, Some(Path::new("/etc/palisade/palisade.toml")));
+        assert_eq!(paths.named, ["/etc/palisade/palisade.toml", "/srv/policies"].map(PathBuf::from));
         let read = ["/etc/palisade", "/mnt/git", "/proc", "/run", "/srv", "/sys"].map(PathBuf::from);
-        assert_eq!(places.read, read);
-        assert!(places.written.starts_with(&["/run/a", "/run/b"].map(PathBuf::from)), "{places:?}");
-        assert!(!places.written.contains(&PathBuf::from("/dev/shm")));
+        assert_eq!(paths.read, read);
+        assert!(paths.written.starts_with(&["/run/a", "/run/b"].map(PathBuf::from)), "{paths:?}");
+        assert!(!paths.written.contains(&PathBuf::from("/dev/shm")));
     }
 }

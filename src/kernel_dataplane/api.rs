@@ -6,8 +6,8 @@ use super::counters::{KernelCounters, shown};
 use super::host_end::{self, examine};
 use super::{KernelDataplane, Port, State};
 use crate::dataplane::{
-    Backend, Counters, DataplaneApi, DesiredState, FlowDecisions, FlowPath, NotTaken, PortError, PortHealth,
-    PortKind, PortReport, PortSpec, RouteReport, Workers,
+    Backend, Counters, DataplaneApi, DesiredState, FlowDecisions, FlowPath, PortError, PortHealth, PortKind,
+    PortReport, PortSpec, PublishError, RouteReport, Workers,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -87,11 +87,11 @@ impl DataplaneApi for KernelDataplane {
         Ok(())
     }
 
-    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, PublishError> {
         let mut state = self.state();
         let generation = self.published.publish(desired);
         let applied = self.apply(&mut state);
-        applied.map(|()| generation).map_err(|reason| NotTaken {
+        applied.map(|()| generation).map_err(|reason| PublishError {
             generation,
             workers: Vec::new(),
             kernel: Some(reason),

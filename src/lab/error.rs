@@ -69,13 +69,13 @@ impl From<NetlinkError> for LabError {
 }
 
 /// Adds the action to an error of the kernel.
-pub(super) trait Doing<T> {
+pub(super) trait Context<T> {
     /// Returns the error with `what`, which completes the sentence "cannot …".
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
 }
 
-impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T, LabError> {
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, LabError> {
         self.map_err(|error| LabError::Kernel { what: what(), source: error.into() })
     }
 }
@@ -83,5 +83,5 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
 /// Writes a file of `/proc` or `/sys`.
 pub(super) fn write_setting(file: impl AsRef<Path>, value: &str) -> Result<(), LabError> {
     let file = file.as_ref();
-    std::fs::write(file, value).doing(|| format!("write {value} to {}", file.display()))
+    std::fs::write(file, value).context(|| format!("write {value} to {}", file.display()))
 }

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
-use super::error::Doing;
+use super::error::Context;
 use super::plan::{netns_name, plan};
 use super::process::Process;
 use super::{LabError, LabSpec, PodPlan};
@@ -54,7 +54,7 @@ pub struct Outside {
 impl Journal {
     /// Plans a lab with an unused id, and writes its journal.
     pub(super) fn create(spec: &LabSpec) -> Result<Journal, LabError> {
-        fs::create_dir_all(DIRECTORY).doing(|| format!("create {DIRECTORY}"))?;
+        fs::create_dir_all(DIRECTORY).context(|| format!("create {DIRECTORY}"))?;
         for _ in 0..TRIES {
             let id = random_id();
             let pods = plan(&id, spec)?;
@@ -86,7 +86,7 @@ impl Journal {
     pub fn all() -> Result<(Vec<Journal>, Vec<LabError>), LabError> {
         let entries = match fs::read_dir(DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], vec![])),
-            entries => entries.doing(|| format!("list {DIRECTORY}"))?,
+            entries => entries.context(|| format!("list {DIRECTORY}"))?,
         };
         let files = entries.filter_map(Result::ok).map(|entry| entry.path());
         let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
@@ -145,10 +145,10 @@ impl Journal {
     /// Removes the lab's files, the journal last.
     pub(super) fn remove(&self) -> Result<(), LabError> {
         let directory = self.directory();
-        gone(fs::remove_dir_all(&directory)).doing(|| format!("remove {}", directory.display()))?;
+        gone(fs::remove_dir_all(&directory)).context(|| format!("remove {}", directory.display()))?;
         remove_flow_directories(&directory);
         let file = file_of(&self.id);
-        gone(fs::remove_file(&file)).doing(|| format!("remove {}", file.display()))?;
+        gone(fs::remove_file(&file)).context(|| format!("remove {}", file.display()))?;
         // The removal fails while there are other labs, as intended.
         let _ = fs::remove_dir(DIRECTORY);
         Ok(())
@@ -159,16 +159,16 @@ impl Journal {
         let file = file_of(&self.id);
         let draft = file.with_extension(format!("draft-{}", std::process::id()));
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
-        let text = text.doing(|| "write the record of a lab".to_owned())?;
-        fs::write(&draft, text).doing(|| format!("write {}", draft.display()))?;
+        let text = text.context(|| "write the record of a lab".to_owned())?;
+        fs::write(&draft, text).context(|| format!("write {}", draft.display()))?;
         match renameat_with(CWD, &draft, CWD, &file, how) {
             Ok(()) => Ok(true),
             Err(error) => {
-                gone(fs::remove_file(&draft)).doing(|| format!("remove {}", draft.display()))?;
+                gone(fs::remove_file(&draft)).context(|| format!("remove {}", draft.display()))?;
                 if error == rustix::io::Errno::EXIST {
                     Ok(false)
                 } else {
-                    Err(error).doing(|| format!("write {}", file.display()))
+                    Err(error).context(|| format!("write {}", file.display()))
                 }
             }
         }
@@ -178,7 +178,7 @@ impl Journal {
 fn read(file: &Path) -> Result<Option<Journal>, LabError> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.doing(|| format!("read {}", file.display()))?,
+        text => text.context(|| format!("read {}", file.display()))?,
     };
     let wrong = |reason: String| LabError::Journal { file: file.display().to_string(), reason };
     let journal: Journal = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;

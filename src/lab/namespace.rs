@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use super::LabError;
-use super::error::{Doing, write_setting};
+use super::error::{Context, write_setting};
 use crate::netlink::{RouteSocket, share_namespace_directory};
 
 /// Directory of named namespaces.
@@ -63,16 +63,17 @@ impl Namespace {
     /// addresses at once and take none from router advertisements.
     pub(super) fn create(name: &str, mark: &str) -> Result<Namespace, LabError> {
         let namespace = Namespace::named(name);
-        share_namespace_directory().doing(|| format!("prepare {DIRECTORY}"))?;
+        share_namespace_directory().context(|| format!("prepare {DIRECTORY}"))?;
         on_a_thread(name, || {
-            leave_namespace().doing(|| "make a network namespace".to_owned())?;
+            leave_namespace().context(|| "make a network namespace".to_owned())?;
             configure()?;
             let kernel = RouteSocket::open()?;
             kernel.set_alias("lo", mark)?;
             kernel.set_up("lo")?;
-            File::create_new(namespace.path()).doing(|| format!("create {}", namespace.path().display()))?;
+            File::create_new(namespace.path())
+                .context(|| format!("create {}", namespace.path().display()))?;
             mount_bind(OF_THIS_THREAD, namespace.path())
-                .doing(|| format!("bind a namespace on {}", namespace.path().display()))
+                .context(|| format!("bind a namespace on {}", namespace.path().display()))
         })?;
         Ok(namespace)
     }
@@ -83,31 +84,31 @@ impl Namespace {
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let file = self.open()?;
         on_a_thread(&self.name, || {
-            enter(&file).doing(|| format!("enter network namespace {}", self.name))?;
+            enter(&file).context(|| format!("enter network namespace {}", self.name))?;
             Ok(f())
         })
     }
 
     /// Opens the namespace as a file, for setns(2) and netlink.
     pub(super) fn open(&self) -> Result<File, LabError> {
-        File::open(self.path()).doing(|| format!("open network namespace {}", self.name))
+        File::open(self.path()).context(|| format!("open network namespace {}", self.name))
     }
 
     /// Looks up the state of the name.
     pub(super) fn find(&self, mark: &str) -> Result<Found, LabError> {
         let file = match File::open(self.path()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-            file => file.doing(|| format!("open {}", self.path().display()))?,
+            file => file.context(|| format!("open {}", self.path().display()))?,
         };
         let entered = on_a_thread(&self.name, || match enter(&file) {
             // The file is no namespace: setns(2).
             Err(Errno::INVAL) => Ok(None),
-            Err(error) => Err(error).doing(|| format!("enter network namespace {}", self.name)),
+            Err(error) => Err(error).context(|| format!("enter network namespace {}", self.name)),
             Ok(()) => Ok(Some(RouteSocket::open()?.alias("lo")?)),
         })?;
         let size = || file.metadata().map(|metadata| metadata.is_file() && metadata.len() == 0);
         Ok(match entered {
-            None if size().doing(|| format!("look at {}", self.path().display()))? => Found::Unbound,
+            None if size().context(|| format!("look at {}", self.path().display()))? => Found::Unbound,
             Some(Some(alias)) if alias == mark => Found::Marked,
             _ => Found::Foreign,
         })
@@ -118,15 +119,15 @@ impl Namespace {
         match unmount(self.path(), UnmountFlags::DETACH) {
             // Nothing is bound on the file.
             Ok(()) | Err(Errno::INVAL) => (),
-            Err(error) => return Err(error).doing(|| format!("unbind {}", self.path().display())),
+            Err(error) => return Err(error).context(|| format!("unbind {}", self.path().display())),
         }
-        std::fs::remove_file(self.path()).doing(|| format!("remove {}", self.path().display()))
+        std::fs::remove_file(self.path()).context(|| format!("remove {}", self.path().display()))
     }
 }
 
 /// Opens the namespace of the calling thread.
 pub(super) fn current() -> Result<File, LabError> {
-    File::open(OF_THIS_THREAD).doing(|| format!("open {OF_THIS_THREAD}"))
+    File::open(OF_THIS_THREAD).context(|| format!("open {OF_THIS_THREAD}"))
 }
 
 /// Runs `f` on a new thread and waits for it. Changes of the thread's namespaces end with the thread.
@@ -135,7 +136,7 @@ pub(super) fn on_a_thread<T: Send>(
     f: impl FnOnce() -> Result<T, LabError> + Send,
 ) -> Result<T, LabError> {
     thread::scope(|scope| {
-        let thread = named(name).spawn_scoped(scope, f).doing(|| "start a thread".to_owned())?;
+        let thread = named(name).spawn_scoped(scope, f).context(|| "start a thread".to_owned())?;
         thread.join().unwrap_or_else(|panic| resume_unwind(panic))
     })
 }

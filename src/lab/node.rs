@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use super::GATEWAY_V4;
 use super::LabError;
-use super::error::{Doing, write_setting};
+use super::error::{Context, write_setting};
 use super::host_ends::move_host_ends;
 use super::journal::Journal;
 use super::namespace::Namespace;
@@ -43,7 +43,7 @@ impl Node {
     /// Runs a program inside the node, and collects its output.
     pub fn output(&self, command: &mut Command) -> Result<Output, LabError> {
         let ran: io::Result<Output> = self.run(|| command.output())?;
-        ran.doing(|| format!("start {}", command.get_program().display()))
+        ran.context(|| format!("start {}", command.get_program().display()))
     }
 
     /// Makes the node's kernel route between the pods, as their IPv4 gateway with this Ethernet address on

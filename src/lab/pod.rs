@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, ExitStatus, Output};
 
-use super::error::Doing;
+use super::error::Context;
 use super::journal::Journal;
 use super::namespace::Namespace;
 use super::{LabError, PodPlan};
@@ -64,18 +64,18 @@ impl Pod {
 
     /// Starts a program inside the pod. It is killed when the returned guard is dropped.
     pub fn spawn(&self, command: &mut Command) -> Result<PodChild, LabError> {
-        let child = self.run(|| command.spawn())?.doing(|| self.start_of(command))?;
+        let child = self.run(|| command.spawn())?.context(|| self.start_of(command))?;
         Ok(PodChild { child })
     }
 
     /// Runs a program inside the pod, and collects its output.
     pub fn output(&self, command: &mut Command) -> Result<Output, LabError> {
-        self.run(|| command.output())?.doing(|| self.start_of(command))
+        self.run(|| command.output())?.context(|| self.start_of(command))
     }
 
     /// Runs a program inside the pod on the terminal of this process.
     pub fn status(&self, command: &mut Command) -> Result<ExitStatus, LabError> {
-        self.run(|| command.status())?.doing(|| self.start_of(command))
+        self.run(|| command.status())?.context(|| self.start_of(command))
     }
 
     fn start_of(&self, command: &Command) -> String {

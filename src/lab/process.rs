@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 /// Interval of looks at a process that was asked to stop.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A process, identified by id and start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,15 +41,15 @@ impl Process {
         self.send(Signal::KILL)
     }
 
-    /// Sends SIGTERM, and SIGKILL if the process still runs after `patience`.
-    pub fn stop(&self, patience: Duration) -> io::Result<()> {
+    /// Sends SIGTERM, and SIGKILL if the process still runs after `timeout`.
+    pub fn stop(&self, timeout: Duration) -> io::Result<()> {
         self.send(Signal::TERM)?;
         let asked = Instant::now();
         while self.is_alive() {
-            if asked.elapsed() > patience {
+            if asked.elapsed() > timeout {
                 return self.kill();
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::error::Doing;
+use super::error::Context;
 use super::{Lab, LabError, Pod, PodPorts};
 use crate::control::{Client, ClientError};
 use crate::dataplane::Backend;
@@ -23,11 +23,11 @@ use crate::tables::RuleTables;
 const OFFLOAD: &str = "[offload]\nmode = \"kernel\"\n";
 /// Longest wait for the control socket. Most of the time goes to the allocation of the UMEM and the conntrack
 /// table.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a clean stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Last lines of the log in an error.
 const LOG_LINES: usize = 5;
 /// Last lines of the log that a panic prints.
@@ -78,19 +78,19 @@ impl Switch {
         let config = directory.join("palisade.toml");
         let offloads = lab.pods().any(|pod| pod.plan().ports == PodPorts::Offload);
         let text = config_text(usize::from(lab.journal().workers), offloads, spec)?;
-        fs::write(&config, text).doing(|| format!("write {}", config.display()))?;
+        fs::write(&config, text).context(|| format!("write {}", config.display()))?;
         let log = log_file(&directory)?;
         let child = Command::new(&spec.program)
             .arg("run")
             .arg("--config")
             .arg(&config)
             .stdin(Stdio::null())
-            .stdout(log.try_clone().doing(|| "share a log file".to_owned())?)
+            .stdout(log.try_clone().context(|| "share a log file".to_owned())?)
             .stderr(log)
             // A process group of its own keeps Ctrl-C from the switch: the lab stops it.
             .process_group(0)
             .spawn()
-            .doing(|| format!("start {}", spec.program.display()))?;
+            .context(|| format!("start {}", spec.program.display()))?;
         let client = Client::new(directory.join(SOCKET));
         let mut switch = Switch { child, client, directory };
         lab.note_process(switch.pid())?;
@@ -140,17 +140,17 @@ impl Switch {
     /// Reads the log.
     pub fn log(&self) -> Result<String, LabError> {
         let file = self.directory.join(LOG);
-        fs::read_to_string(&file).doing(|| format!("read {}", file.display()))
+        fs::read_to_string(&file).context(|| format!("read {}", file.display()))
     }
 
     /// Stops the switch cleanly, and returns its exit status.
     pub fn stop(mut self) -> Result<ExitStatus, LabError> {
-        self.end().doing(|| "stop the switch".to_owned())
+        self.end().context(|| "stop the switch".to_owned())
     }
 
     /// Kills the switch: no handler and no destructor runs.
     pub fn kill(mut self) -> Result<(), LabError> {
-        self.child.kill().and_then(|()| self.child.wait()).doing(|| "kill the switch".to_owned())?;
+        self.child.kill().and_then(|()| self.child.wait()).context(|| "kill the switch".to_owned())?;
         Ok(())
     }
 
@@ -162,13 +162,15 @@ impl Switch {
     fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let start = Instant::now();
         loop {
-            let status = self.child.try_wait().doing(|| "look after the switch".to_owned())?;
+            let status = self.child.try_wait().context(|| "look after the switch".to_owned())?;
             if let Some(status) = status {
                 return Err(self.failed(&format!("the switch ended while starting ({status})")));
             }
             match self.client.status() {
                 Ok(_) => return Ok(()),
-                Err(ClientError::NotRunning { .. }) if start.elapsed() < START_PATIENCE => sleep(LOOK_AGAIN),
+                Err(ClientError::NotRunning { .. }) if start.elapsed() < START_TIMEOUT => {
+                    sleep(POLL_INTERVAL);
+                }
                 Err(error) => return Err(self.failed(&error.to_string())),
             }
         }
@@ -192,11 +194,11 @@ impl Switch {
             kill_process(pid, Signal::TERM)?;
         }
         let asked = Instant::now();
-        while asked.elapsed() < STOP_PATIENCE {
+        while asked.elapsed() < STOP_TIMEOUT {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
         self.child.kill()?;
         self.child.wait()
@@ -229,21 +231,21 @@ const MANIFESTS: &str = "manifests.yaml";
 /// Compiles manifests. They stay in the lab's directory for inspection.
 fn compile(directory: &Path, manifests: &str) -> Result<RuleTables, LabError> {
     let file = directory.join(MANIFESTS);
-    fs::write(&file, manifests).doing(|| format!("write {}", file.display()))?;
+    fs::write(&file, manifests).context(|| format!("write {}", file.display()))?;
     let compiled = load(&[file], &LoadOptions::default());
     compiled.map(|compiled| compiled.tables).map_err(|rejected| LabError::Switch(rejected.to_string()))
 }
 
 fn log_file(directory: &Path) -> Result<File, LabError> {
     let file = directory.join(LOG);
-    OpenOptions::new().create(true).append(true).open(&file).doing(|| format!("open {}", file.display()))
+    OpenOptions::new().create(true).append(true).open(&file).context(|| format!("open {}", file.display()))
 }
 
 /// Sizes of a small switch.
 const SMALL: &str = "[workers]\nframes = 8192\n[conntrack]\nflows = 16384\n";
 
 fn config_text(workers: usize, offloads: bool, spec: &SwitchSpec) -> Result<String, LabError> {
-    let cores = cores(workers).doing(|| "learn which cores may be used".to_owned())?;
+    let cores = cores(workers).context(|| "learn which cores may be used".to_owned())?;
     let on_stop = if spec.stay_closed { "closed" } else { "detach" };
     let lab = format!(
         "backend = \"{}\"\non_stop = \"{on_stop}\"\n[workers]\ncores = {cores:?}\n[control]\nsocket = \"{SOCKET}\"\n",

@@ -12,7 +12,7 @@ use super::process::Process;
 use crate::netlink::RouteSocket;
 
 /// Time that a switch has to stop. One that the kernel forwards for removes its rules meanwhile.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Result of a teardown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -61,7 +61,7 @@ pub(super) fn remove(journal: &Journal, teardown: &mut Teardown) {
     for process in &journal.processes {
         note(
             process
-                .stop(STOP_PATIENCE)
+                .stop(STOP_TIMEOUT)
                 .map_err(|source| LabError::Kernel { what: format!("end process {}", process.pid), source }),
         );
     }
@@ -121,9 +121,9 @@ fn remove_namespace(namespace: &Namespace, mark: &str) -> Result<bool, LabError>
 
 /// Ends the processes of a namespace.
 fn end_processes(namespace: &Namespace) -> Result<(), LabError> {
-    use super::error::Doing;
-    let inode = namespace.open()?.metadata().doing(|| format!("look at {}", namespace.name()))?.ino();
-    let processes = fs::read_dir("/proc").doing(|| "list /proc".to_owned())?.filter_map(Result::ok);
+    use super::error::Context;
+    let inode = namespace.open()?.metadata().context(|| format!("look at {}", namespace.name()))?.ino();
+    let processes = fs::read_dir("/proc").context(|| "list /proc".to_owned())?.filter_map(Result::ok);
     let pids: BTreeSet<u32> =
         processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for pid in pids {
@@ -131,7 +131,7 @@ fn end_processes(namespace: &Namespace) -> Result<(), LabError> {
         // one that ends.
         let Some(process) = Process::find(pid).filter(|_| pid != std::process::id()) else { continue };
         if fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|of| of.ino() == inode) {
-            process.kill().doing(|| format!("end process {pid} in {}", namespace.name()))?;
+            process.kill().context(|| format!("end process {pid} in {}", namespace.name()))?;
         }
     }
     Ok(())

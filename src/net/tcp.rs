@@ -37,7 +37,7 @@ impl Flags {
 
     /// Whether SYN is set with FIN or RST, which no segment of a connection has.
     #[inline]
-    pub fn is_senseless(self) -> bool {
+    pub fn is_invalid(self) -> bool {
         self.has(Flags::SYN | Flags::FIN) || self.has(Flags::SYN | Flags::RST)
     }
 }

@@ -20,7 +20,7 @@ use crate::xdp::{DropCounter, PortQueue, Program, Umem, XdpError};
 /// Frames of the UMEM of each queue.
 const FRAMES: usize = 4096;
 /// Longest wait for a queue that a session which has ended still holds.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Directory of named network namespaces (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
@@ -88,10 +88,10 @@ impl FromStr for Target {
 /// An XDP program on an interface. Dropped, it is detached.
 pub(super) struct Attached {
     place: Target,
-    what: Option<What>,
+    attachment: Option<Attachment>,
 }
 
-enum What {
+enum Attachment {
     Program(Program),
     Counter(DropCounter),
 }
@@ -100,13 +100,13 @@ impl Attached {
     /// Attaches the program that counts and drops.
     pub(super) fn counter(place: &Target) -> Result<Attached, PktgenError> {
         let counter = place.enter(|| Ok(DropCounter::attach(&Interface::find(&place.interface)?)?.0))?;
-        Ok(Attached { place: place.clone(), what: Some(What::Counter(counter)) })
+        Ok(Attached { place: place.clone(), attachment: Some(Attachment::Counter(counter)) })
     }
 
     /// Returns the counter; `None` for a program that redirects.
     pub(super) fn as_counter(&self) -> Option<&DropCounter> {
-        match &self.what {
-            Some(What::Counter(counter)) => Some(counter),
+        match &self.attachment {
+            Some(Attachment::Counter(counter)) => Some(counter),
             _ => None,
         }
     }
@@ -114,11 +114,11 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let Some(what) = self.what.take() else { return };
-        let detached = self.place.enter(|| match what {
+        let Some(attachment) = self.attachment.take() else { return };
+        let detached = self.place.enter(|| match attachment {
             // Restores the program of a switch that has ended and keeps its pods closed.
-            What::Program(program) => Ok(program.undo()?),
-            What::Counter(counter) => Ok(counter.detach()?),
+            Attachment::Program(program) => Ok(program.undo()?),
+            Attachment::Counter(counter) => Ok(counter.detach()?),
         });
         if let Err(error) = detached {
             tracing::warn!("{error}");
@@ -142,7 +142,7 @@ pub(super) fn open_tx(place: &Target, queues: u16) -> Result<Vec<LinkEnd>, Pktge
 /// Opens a queue, and tries again for a while where it is taken: the kernel may be late to release the socket
 /// of an earlier session.
 fn patiently(mut open: impl FnMut() -> Result<PortQueue, XdpError>) -> Result<PortQueue, XdpError> {
-    let deadline = Instant::now() + RELEASE_PATIENCE;
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
         match open() {
             Err(XdpError::QueueTaken { .. }) if Instant::now() < deadline => (),
@@ -170,7 +170,7 @@ pub(super) fn open_rx(place: &Target) -> Result<(Vec<LinkEnd>, Attached), Pktgen
         let wires = (0..queues).map(open).collect::<Result<_, PktgenError>>()?;
         // The queues are opened first: the queues of a running switch are taken, so its program stays.
         program.take(None)?;
-        Ok((wires, Attached { place: place.clone(), what: Some(What::Program(program)) }))
+        Ok((wires, Attached { place: place.clone(), attachment: Some(Attachment::Program(program)) }))
     })
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
-use self::pending_release::{BoundQueue, patience};
+use self::pending_release::{BoundQueue, timeout};
 use super::driver_counters::driver_of;
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
@@ -86,7 +86,7 @@ impl XskSocket {
             .name
             .parse()
             .map_err(|_| XdpError::NoInterface { interface: interface.name.clone() })?;
-        let deadline = Instant::now() + patience(interface.index, queue);
+        let deadline = Instant::now() + timeout(interface.index, queue);
         let (tx, rx, shared) = loop {
             // SAFETY: libxdp loads no program (INHIBIT_PROG_LOAD), as the contract demands.
             let error = match unsafe { xsk_rs::Socket::new(config, umem, &name, u32::from(queue)) } {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// Longest wait for the browser.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Browser with one page.
 pub(crate) struct Browser {
@@ -74,7 +74,7 @@ impl Browser {
         write!(self.requests, "{request}\0").unwrap();
         let start = Instant::now();
         loop {
-            let left = PATIENCE.saturating_sub(start.elapsed());
+            let left = TIMEOUT.saturating_sub(start.elapsed());
             let mut message = self.messages.recv_timeout(left).expect("the browser answers");
             if message["id"] == self.last {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
@@ -111,7 +111,7 @@ impl Browser {
         let start = Instant::now();
         while self.evaluate(expression) != json!(true) {
             let state = "document.body?.innerText ?? ''";
-            assert!(start.elapsed() < PATIENCE, "{expression}: {}", self.evaluate(state));
+            assert!(start.elapsed() < TIMEOUT, "{expression}: {}", self.evaluate(state));
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -140,7 +140,7 @@ impl Drop for Browser {
         // Closing the pipe ends the browser with all of its processes.
         let _ = write!(self.requests, "{}\0", json!({"id": 0, "method": "Browser.close"}));
         let start = Instant::now();
-        while self.process.try_wait().is_ok_and(|status| status.is_none()) && start.elapsed() < PATIENCE {
+        while self.process.try_wait().is_ok_and(|status| status.is_none()) && start.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(20));
         }
         let _ = self.process.kill();

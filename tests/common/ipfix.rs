@@ -8,7 +8,7 @@ use palisade::limits::IPFIX_MESSAGE_BYTES_MAX;
 
 /// Private enterprise number of elements of the reverse direction (RFC 5103).
 pub(crate) const REVERSE: u32 = 29305;
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Data record: values by private enterprise number (0 for IANA's elements) and number of the element.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -92,7 +92,7 @@ impl Collector {
     pub(crate) fn receive_until(&mut self, what: &str, mut done: impl FnMut(&Collector) -> bool) {
         let start = Instant::now();
         while !done(self) {
-            assert!(start.elapsed() < PATIENCE, "in vain: {what}: {:#?}", self.records);
+            assert!(start.elapsed() < TIMEOUT, "in vain: {what}: {:#?}", self.records);
             let mut buffer = [0; 65_536];
             if let Ok(length) = self.socket.recv(&mut buffer) {
                 assert!(length <= IPFIX_MESSAGE_BYTES_MAX, "{length}");

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for a daemon to start.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a daemon after SIGTERM.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Schema of the database.
@@ -148,7 +148,7 @@ impl Files {
         let start = Instant::now();
         while !Path::new(&pidfile).exists() {
             let ended = daemon.0.try_wait()?;
-            if ended.is_some() || start.elapsed() > START_PATIENCE {
+            if ended.is_some() || start.elapsed() > START_TIMEOUT {
                 let said = fs::read_to_string(&log).unwrap_or_default();
                 return Err(io::Error::other(format!("{program} does not start: {}", said.trim())));
             }
@@ -164,7 +164,7 @@ impl Drop for Daemon {
             && kill_process(pid, Signal::TERM).is_ok()
         {
             let asked = Instant::now();
-            while asked.elapsed() < END_PATIENCE {
+            while asked.elapsed() < END_TIMEOUT {
                 if !matches!(self.0.try_wait(), Ok(None)) {
                     return;
                 }

@@ -198,10 +198,10 @@ impl Watched {
 
     fn loaded(&mut self, text: &str) {
         fs::write(self.scratch.0.join("objects.yaml"), text).unwrap();
-        let patience = Instant::now() + Duration::from_secs(30);
+        let timeout = Instant::now() + Duration::from_secs(30);
         loop {
             match self.directory.turn(false, &self.switch) {
-                Reload::NotDue if Instant::now() < patience => std::thread::sleep(Duration::from_millis(2)),
+                Reload::NotDue if Instant::now() < timeout => std::thread::sleep(Duration::from_millis(2)),
                 Reload::Loaded { .. } => return,
                 other => panic!("{other:?}"),
             }
@@ -250,10 +250,10 @@ fn a_watched_directory_audits_from_the_start_and_follows_the_annotation() {
     // A file that does not parse changes neither.
     let before = revision(&watched);
     fs::write(watched.scratch.0.join("objects.yaml"), objects("audited", 80)).unwrap();
-    let patience = Instant::now() + Duration::from_secs(30);
+    let timeout = Instant::now() + Duration::from_secs(30);
     loop {
         match watched.directory.turn(false, &watched.switch) {
-            Reload::NotDue if Instant::now() < patience => std::thread::sleep(Duration::from_millis(2)),
+            Reload::NotDue if Instant::now() < timeout => std::thread::sleep(Duration::from_millis(2)),
             Reload::Rejected(errors) => {
                 assert!(errors[0].contains("supported values"), "{errors:?}");
                 break;

@@ -20,7 +20,7 @@ use crate::random::{Random, histories};
 use crate::small_tables::small_tables;
 
 /// Longest wait for a reload.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Rig {
     scratch: Scratch,
@@ -61,10 +61,10 @@ impl Rig {
 
     /// Polls the directory until a reload succeeds or fails.
     fn outcome(&mut self) -> Reload {
-        let patience = Instant::now() + PATIENCE;
+        let timeout = Instant::now() + TIMEOUT;
         loop {
             match self.directory.turn(false, &self.switch) {
-                Reload::NotDue if Instant::now() < patience => std::thread::sleep(Duration::from_millis(2)),
+                Reload::NotDue if Instant::now() < timeout => std::thread::sleep(Duration::from_millis(2)),
                 outcome => return outcome,
             }
         }
@@ -429,10 +429,10 @@ fn edit_at_random(random: &mut Random) {
         }
         // A forced reload answers also an edit without a change of meaning. Removed files leave a moment
         // later.
-        let patience = Instant::now() + PATIENCE;
+        let timeout = Instant::now() + TIMEOUT;
         let mut is_answered = false;
         while !(is_answered && rig.running() == rig.compiled_afresh()) {
-            assert!(Instant::now() < patience, "step {steps}: {:?}", rig.pods());
+            assert!(Instant::now() < timeout, "step {steps}: {:?}", rig.pods());
             match rig.directory.turn(!is_answered, &rig.switch) {
                 Reload::NotDue => std::thread::sleep(Duration::from_millis(2)),
                 Reload::Same => is_answered = true,

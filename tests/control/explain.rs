@@ -9,7 +9,7 @@ use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
     Backend, ConntrackSettings, Counters, DataplaneApi, DesiredState, DropReason, DryRun, FlowDecisions,
-    FlowPath, Gateway, Mac, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport,
+    FlowPath, Gateway, Mac, PortError, PortHealth, PortKind, PortReport, PortSpec, PublishError, RouteReport,
     Settings, Simulation, Workers,
 };
 use palisade::ids::{Generation, PortId};
@@ -52,7 +52,7 @@ impl DataplaneApi for SimulatedDataplane {
         self.simulation.lock().unwrap().close_port(port)
     }
 
-    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, PublishError> {
         Ok(self.simulation.lock().unwrap().publish(desired))
     }
 

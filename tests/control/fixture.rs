@@ -12,8 +12,8 @@ use palisade::control::{Client, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
     Backend, Candidate, CandidateTables, Capture, Counters, DataplaneApi, DecisionCount, DesiredState,
     Disagreement, DropSamples, FlowCounters, FlowDecisions, FlowEvents, FlowInfo, FlowPath, FlowTableReport,
-    Flows, FlowsLeft, NotTaken, OffloadCounters, PacketCaptures, PortCounters, PortError, PortHealth,
-    PortKind, PortReport, PortSpec, RouteReport, ServiceFlows, StuckWorker, WorkerCounters, WorkerTimes,
+    Flows, FlowsLeft, OffloadCounters, PacketCaptures, PortCounters, PortError, PortHealth, PortKind,
+    PortReport, PortSpec, PublishError, RouteReport, ServiceFlows, StuckWorker, WorkerCounters, WorkerTimes,
     Workers,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
@@ -87,13 +87,13 @@ impl DataplaneApi for FakeDataplane {
         Ok(())
     }
 
-    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, PublishError> {
         let _may_publish = self.publishing.lock().unwrap();
         let mut published = self.published.lock().unwrap();
         published.push(desired);
         let generation = Generation(published.len() as u32);
         if self.is_late.load(Ordering::Relaxed) {
-            return Err(NotTaken { generation, workers: vec![WorkerId(1)], kernel: None });
+            return Err(PublishError { generation, workers: vec![WorkerId(1)], kernel: None });
         }
         Ok(generation)
     }
@@ -197,10 +197,10 @@ impl Workers for FakeDataplane {
         }]
     }
 
-    fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
+    fn stuck_for(&self, timeout: Duration) -> Vec<StuckWorker> {
         let since = *self.halted_for.lock().unwrap();
         let stuck = StuckWorker { worker: WorkerId(0), core: 3, since };
-        [stuck].into_iter().filter(|stuck| stuck.since > patience).collect()
+        [stuck].into_iter().filter(|stuck| stuck.since > timeout).collect()
     }
 
     fn take_drop_samples(&self) -> DropSamples {

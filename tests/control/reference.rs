@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use std::{env, fs};
 
-use palisade::control::protocol::{SourceAway, SourceReport};
+use palisade::control::protocol::{SourceReport, UnfollowedKind};
 use palisade::control::{IpfixSettings, MetricsFormat, SwitchSettings};
 use palisade::dataplane::{DropReason, LOSSES, OffloadCounters};
 
@@ -45,7 +45,7 @@ fn metrics() -> String {
     *dataplane.offload.lock().unwrap() = Some(OffloadCounters::default());
     switch.put_port("veth-db", &pod_port()).unwrap();
     switch.put_pod(&pod("db"), &on_port("veth-db", "10.1.0.2")).unwrap();
-    let away = SourceAway { kind: "Pod".to_owned(), since_unix_s: 1, reason: String::new() };
+    let away = UnfollowedKind { kind: "Pod".to_owned(), since_unix_s: 1, reason: String::new() };
     let port = crate::services::port("10.96.0.1:80", &["10.1.0.2:80"]);
     switch.replace_services(&crate::services::table(&[("web", port)])).unwrap();
     switch.set_source(SourceReport { away: vec![away], ..SourceReport::default() });

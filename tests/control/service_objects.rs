@@ -47,10 +47,10 @@ fn a_directory_loads_its_services_after_its_tables_and_removes_them_with_their_f
     // Services of the process before are awaited no longer.
     assert_eq!(running_table(), Some(ServiceTable::default()));
     let mut outcome = || {
-        let patience = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let timeout = std::time::Instant::now() + std::time::Duration::from_secs(30);
         loop {
             match directory.turn(false, &switch) {
-                Reload::NotDue if std::time::Instant::now() < patience => {
+                Reload::NotDue if std::time::Instant::now() < timeout => {
                     std::thread::sleep(std::time::Duration::from_millis(2));
                 }
                 outcome => return outcome,

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::fixture::{Scratch, on_port, pod, pod_port, switch};
 use crate::small_tables::small_tables;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Terminal in which a shell runs the command, and prints its exit code and the terminal's modes.
 struct Terminal {
@@ -69,7 +69,7 @@ impl Terminal {
             if is_shown(&text) {
                 return text;
             }
-            assert!(start.elapsed() < PATIENCE, "{text}");
+            assert!(start.elapsed() < TIMEOUT, "{text}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -23,7 +23,7 @@ use crate::server::ApiServer;
 /// Name of the agent's node.
 pub(crate) const NODE: &str = "n1";
 /// Longest wait for a condition.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// State of the recording switch.
 #[derive(Default)]
@@ -364,9 +364,9 @@ pub(crate) fn unenforced(agent: &Agent) -> Vec<String> {
 /// Waits for a condition.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < until, "not in {PATIENCE:?}: {what}");
+        assert!(Instant::now() < until, "not in {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -13,7 +13,7 @@ use crate::server::ApiServer;
 use crate::tools::run_if_installed;
 
 /// Time within which an event arrives.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Watch of pods by `kubectl`. It ends with this.
 struct Watch {
@@ -31,7 +31,7 @@ impl Watch {
     }
 
     fn next(&self) -> String {
-        self.events.recv_timeout(PATIENCE).expect("an event")
+        self.events.recv_timeout(TIMEOUT).expect("an event")
     }
 }
 

@@ -23,7 +23,7 @@ const ADMIN: &str = "admin-token";
 /// Token of the service account of config/kubernetes.
 pub(crate) const AGENT: &str = "agent-token";
 /// Longest wait for a program to be ready.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Type of a change that leaves the fields which it does not name.
 const MERGE: &str = "application/merge-patch+json";
 
@@ -89,7 +89,7 @@ impl RealServer {
         let etcd = run_etcd(&assets, &scratch.0, ports);
         let server = run_server(&assets, &scratch.0, ports);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !scratch.0.join("certificates/apiserver.crt").exists() {
             assert!(Instant::now() < until, "the API server has no certificate: {}", log_of(&scratch.0));
             std::thread::sleep(Duration::from_millis(50));
@@ -137,7 +137,7 @@ impl RealServer {
 
     /// Waits until the server is ready.
     fn is_ready(&self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.send(Method::GET, "/readyz", "text/plain", None).0 != StatusCode::OK {
             assert!(Instant::now() < until, "the API server is not ready: {}", log_of(&self.scratch.0));
             std::thread::sleep(Duration::from_millis(50));
@@ -146,7 +146,7 @@ impl RealServer {
 
     /// Sends a request, again while a server that has just started cannot serve it.
     fn ask(&self, method: &Method, path: &str, format: &str, body: &Value) -> (StatusCode, Value) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let answer = self.send(method.clone(), path, format, Some(body));
             if answer.0 != StatusCode::SERVICE_UNAVAILABLE || Instant::now() > until {

@@ -15,10 +15,10 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod, Po
 use palisade::netlink::Interface;
 
 use crate::describe::describe;
-use crate::hostile_frames::{self as kinds, Ground, Kind, Station};
+use crate::hostile_frames::{self as kinds, Kind, Station, Topology};
 use crate::support::namespace::run;
 use crate::support::packet_socket::PacketSocket;
-use crate::support::{PATIENCE, PORT, Rig, isolated, only_from};
+use crate::support::{PORT, Rig, TIMEOUT, isolated, only_from};
 
 /// Addresses of the node.
 const NODE_V4: &str = "192.0.2.77";
@@ -69,7 +69,7 @@ fn no_hostile_frame_arrives_beside_offloaded_flows() {
 /// Sending pod with the capture behind its port.
 struct Attacker {
     name: &'static str,
-    ground: Ground,
+    topology: Topology,
     pod: Pod,
     socket: PacketSocket,
     /// Capture at the host end of the pod's link, behind the switch's program.
@@ -122,16 +122,16 @@ fn battery(workers: u16, ports: PodPorts) {
     // The stranger's frames on the friend's connection come first, then the friend's own.
     let [friend, stranger] = &attackers;
     for attacker in [stranger, friend] {
-        wrong.extend(volley(&rig, attacker, &attacker.of_a_connection));
+        wrong.extend(send_all(&rig, attacker, &attacker.of_a_connection));
     }
-    let arrived = tap.hear((transmitted(&rig, &target) - before) as usize, PATIENCE);
+    let arrived = tap.hear((transmitted(&rig, &target) - before) as usize, TIMEOUT);
     wrong.extend(unexpected(&arrived, &attackers));
     assert!(wrong.is_empty(), "{} of the frames' fates:\n{}", wrong.len(), wrong.join("\n"));
 
     // A connection ends once policy no longer allows it.
     rig.apply(&closed_but_for("nobody"));
     for kind in friend.of_a_connection.iter().filter(|kind| kind.name.contains(": an acknowledgement")) {
-        let wrong = volley(&rig, friend, &[kind.denied()]);
+        let wrong = send_all(&rig, friend, &[kind.denied()]);
         assert!(wrong.is_empty(), "after its policy: {}", wrong.join("\n"));
     }
 
@@ -144,7 +144,7 @@ fn battery(workers: u16, ports: PodPorts) {
         open += kinds.len();
         wrong.extend(groups(&rig, attacker, &kinds, &spare));
         let mut arriving: Vec<Option<u16>> = kinds.iter().flat_map(Kind::delivered).collect();
-        let heard = tap.hear(arriving.len(), PATIENCE);
+        let heard = tap.hear(arriving.len(), TIMEOUT);
         let mut numbers: Vec<Option<u16>> = heard.iter().map(|frame| kinds::number(frame)).collect();
         arriving.sort_unstable();
         numbers.sort_unstable();
@@ -192,11 +192,11 @@ fn closed_but_for(friend: &str) -> String {
 /// Opens the friend's connections. The capture socket sends the target's segments.
 fn connect(friend: &Attacker, target: &PacketSocket) {
     for family in [0, 1] {
-        for (frame, by_friend) in kinds::handshake(&friend.ground, family) {
+        for (frame, by_friend) in kinds::handshake(&friend.topology, family) {
             let (from, to) = if by_friend { (&friend.socket, target) } else { (target, &friend.socket) };
             to.heard();
             from.send(&frame).unwrap();
-            assert_eq!(to.hear(1, PATIENCE).len(), 1, "a segment of the friend's own connection");
+            assert_eq!(to.hear(1, TIMEOUT).len(), 1, "a segment of the friend's own connection");
         }
     }
 }
@@ -230,7 +230,7 @@ fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacke
     }
     let station =
         |pod: &Pod| Station { mac: pod.plan().mac.0, addresses: [pod.v4().into(), pod.v6().into()] };
-    let ground = Ground {
+    let topology = Topology {
         own: station(pod),
         other: station(other),
         target: station(target),
@@ -241,12 +241,12 @@ fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacke
         },
         is_friend: name == "friend",
     };
-    let first = if ground.is_friend { 0 } else { 20_000 };
-    let all = |first| kinds::all(&ground, first).into_iter().filter_map(|kind| on(pod, kind)).collect();
-    let of_a_connection = kinds::about_a_connection(&ground, first + 7000).into_iter();
+    let first = if topology.is_friend { 0 } else { 20_000 };
+    let all = |first| kinds::all(&topology, first).into_iter().filter_map(|kind| on(pod, kind)).collect();
+    let of_a_connection = kinds::about_a_connection(&topology, first + 7000).into_iter();
     Attacker {
         name,
-        ground,
+        topology,
         pod: pod.clone(),
         socket: pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap(),
         node_tap: PacketSocket::open(host_end).unwrap(),
@@ -281,7 +281,7 @@ fn assert_node_hears_all(attacker: &Attacker) {
     let hears = |kinds: &[&Kind]| {
         let frames = kinds.iter().flat_map(|kind| &kind.frames);
         let sent = frames.map(|(frame, _)| attacker.socket.send(frame).unwrap()).count();
-        attacker.node_tap.hear(sent, PATIENCE).len() == sent
+        attacker.node_tap.hear(sent, TIMEOUT).len() == sent
     };
     let kinds = attacker.kinds.iter().filter(|kind| !kind.name.ends_with(REFUSED_BY_THE_KERNEL));
     let kinds: Vec<&Kind> = kinds.collect();
@@ -326,17 +326,17 @@ fn groups(rig: &Rig, attacker: &Attacker, kinds: &[Kind], spare: &[Kind]) -> Vec
             name: format!("the kinds from {:?} to {:?}", group[0].name, group[group.len() - 1].name),
             frames: group.iter().flat_map(|kind| kind.frames.iter().cloned()).collect(),
         };
-        let sum = volley(rig, attacker, &[of_group]);
+        let sum = send_all(rig, attacker, &[of_group]);
         if !sum.is_empty() {
             wrong.extend(sum);
-            wrong.extend(volley(rig, attacker, spare));
+            wrong.extend(send_all(rig, attacker, spare));
         }
     }
     wrong
 }
 
 /// Sends one kind after the other; returns the differences between counted and expected verdicts.
-fn volley(rig: &Rig, attacker: &Attacker, kinds: &[Kind]) -> Vec<String> {
+fn send_all(rig: &Rig, attacker: &Attacker, kinds: &[Kind]) -> Vec<String> {
     let mut wrong = vec![];
     let mut before = counted(rig, &attacker.pod);
     for kind in kinds {
@@ -376,7 +376,7 @@ fn fates_of(
             (more > 0).then(|| (name.clone(), more))
         };
         let fates: BTreeMap<String, u64> = after.iter().filter_map(added).collect();
-        if fates.values().sum::<u64>() >= frames || start.elapsed() > PATIENCE {
+        if fates.values().sum::<u64>() >= frames || start.elapsed() > TIMEOUT {
             return (after, fates);
         }
         std::thread::sleep(Duration::from_micros(200));

@@ -16,7 +16,7 @@ use crate::support::closed::{FirstPacket, assert_counted};
 use crate::support::isolated;
 
 /// Longest wait for a reply.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Environment variable of the child process that makes a lab and is killed.
 const HOLDS_A_LAB: &str = "PALISADE_TEST_HOLDS_A_LAB";
 
@@ -98,12 +98,12 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
     let serving = Server::start(&server, &[6379], Services::Both).unwrap();
     for address in server.addresses() {
-        assert_eq!(ping(&client, address, PATIENCE).unwrap(), Outcome::Allowed, "{address}");
-        assert_eq!(tcp_connect(&client, address, 6379, PATIENCE).unwrap(), Outcome::Allowed, "{address}");
-        assert_eq!(udp_exchange(&client, address, 6379, PATIENCE).unwrap(), Outcome::Allowed, "{address}");
-        assert_eq!(tcp_connect(&client, address, 6380, PATIENCE).unwrap(), Outcome::Refused, "{address}");
-        assert_eq!(udp_exchange(&client, address, 6380, PATIENCE).unwrap(), Outcome::Refused, "{address}");
-        transfer(&client, address, 6379, 1 << 20, PATIENCE).unwrap();
+        assert_eq!(ping(&client, address, TIMEOUT).unwrap(), Outcome::Allowed, "{address}");
+        assert_eq!(tcp_connect(&client, address, 6379, TIMEOUT).unwrap(), Outcome::Allowed, "{address}");
+        assert_eq!(udp_exchange(&client, address, 6379, TIMEOUT).unwrap(), Outcome::Allowed, "{address}");
+        assert_eq!(tcp_connect(&client, address, 6380, TIMEOUT).unwrap(), Outcome::Refused, "{address}");
+        assert_eq!(udp_exchange(&client, address, 6380, TIMEOUT).unwrap(), Outcome::Refused, "{address}");
+        transfer(&client, address, 6379, 1 << 20, TIMEOUT).unwrap();
     }
     let moment = Duration::from_millis(100);
     // A measurement is empty if this thread never runs meanwhile.
@@ -113,7 +113,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
     assert!((0..100).any(|_| throughput(&client, server.v4().into(), 6379, moment).unwrap().bytes > 0));
 
     drop(serving);
-    assert_eq!(tcp_connect(&client, server.v4().into(), 6379, PATIENCE).unwrap(), Outcome::Refused);
+    assert_eq!(tcp_connect(&client, server.v4().into(), 6379, TIMEOUT).unwrap(), Outcome::Refused);
     drop(bridge);
     assert!(!traces(lab.id()).iter().any(|line| line.contains("_bridge")));
     // The host end receives what the pod sends, and nobody takes it from there.
@@ -126,7 +126,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
     }
     // With the bridge back, the pods reach each other again.
     let _bridge = lab.bridge().unwrap();
-    assert_eq!(ping(&client, server.v6().into(), PATIENCE).unwrap(), Outcome::Allowed);
+    assert_eq!(ping(&client, server.v6().into(), TIMEOUT).unwrap(), Outcome::Allowed);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::support::isolated;
 
 /// Longest wait for a lab to appear.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn live(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
@@ -130,7 +130,7 @@ fn an_interrupted_run_leaves_nothing() {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     while labs().len() == before.len() {
-        assert!(start.elapsed() < PATIENCE, "no lab appears");
+        assert!(start.elapsed() < TIMEOUT, "no lab appears");
         sleep(Duration::from_millis(5));
     }
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();

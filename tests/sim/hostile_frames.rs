@@ -16,7 +16,7 @@ use palisade::net::mac::Mac;
 use palisade::tables::PodName;
 
 use crate::frames::describe;
-use crate::hostile_kinds::{self as kinds, Ground, Kind, PORT, Station};
+use crate::hostile_kinds::{self as kinds, Kind, PORT, Station, Topology};
 use crate::rig::ip;
 use crate::rig::rule_lists::{PodRules, Rule, tables};
 
@@ -59,8 +59,8 @@ fn station(number: usize) -> Station {
     }
 }
 
-fn ground(pod: usize) -> Ground {
-    Ground {
+fn topology(pod: usize) -> Topology {
+    Topology {
         own: station(pod),
         other: station(FRIEND + STRANGER - pod),
         target: station(TARGET),
@@ -183,7 +183,7 @@ impl Switch {
 
     /// Sends one kind after the other; returns the differences between counted and expected verdicts, and unexpected or
     /// missing frames at the target.
-    fn volley<'a>(&mut self, pod: usize, kinds: impl IntoIterator<Item = &'a Kind>) -> Vec<String> {
+    fn send_all<'a>(&mut self, pod: usize, kinds: impl IntoIterator<Item = &'a Kind>) -> Vec<String> {
         let mut wrong = vec![];
         for kind in kinds {
             let (before, expected) = (self.counted(pod), kind.verdicts());
@@ -216,9 +216,9 @@ impl Switch {
 
 fn battery(workers: usize, kind: PortKind) {
     let mut switch = Switch::start(workers, kind);
-    let of = |pod: usize, build: fn(&Ground, u16) -> Vec<Kind>, first: u16| build(&ground(pod), first);
+    let of = |pod: usize, build: fn(&Topology, u16) -> Vec<Kind>, first: u16| build(&topology(pod), first);
     for family in [0, 1] {
-        for (frame, by_friend) in kinds::handshake(&ground(FRIEND), family) {
+        for (frame, by_friend) in kinds::handshake(&topology(FRIEND), family) {
             switch.send(if by_friend { FRIEND } else { TARGET }, &frame);
             switch.sent += 1;
         }
@@ -228,23 +228,23 @@ fn battery(workers: usize, kind: PortKind) {
     for (pod, first) in [(FRIEND, 0), (STRANGER, 20_000)] {
         let all = of(pod, kinds::all, first);
         count += all.len();
-        wrong.extend(switch.volley(pod, &all));
+        wrong.extend(switch.send_all(pod, &all));
     }
     // The stranger's frames on the friend's connection come first, then the friend's own.
     let of_strangers = of(STRANGER, kinds::about_a_connection, 27_000);
-    wrong.extend(switch.volley(STRANGER, &of_strangers));
+    wrong.extend(switch.send_all(STRANGER, &of_strangers));
     let own = of(FRIEND, kinds::about_a_connection, 7000);
-    wrong.extend(switch.volley(FRIEND, &own));
+    wrong.extend(switch.send_all(FRIEND, &own));
     // A connection ends once policy no longer allows it.
     switch.publish(Policies::OfNobody);
     let later = own.iter().filter(|kind| kind.name.contains(": an acknowledgement")).map(Kind::denied);
-    wrong.extend(switch.volley(FRIEND, &later.collect::<Vec<_>>()));
+    wrong.extend(switch.send_all(FRIEND, &later.collect::<Vec<_>>()));
     // Without a policy the denied frames arrive.
     switch.publish(Policies::None);
     for (pod, first) in [(FRIEND, 8000), (STRANGER, 28_000)] {
         let open: Vec<Kind> = of(pod, kinds::all, first).iter().filter_map(Kind::without_policy).collect();
         assert!(open.len() > 50, "{} kinds arrive without a policy", open.len());
-        wrong.extend(switch.volley(pod, &open));
+        wrong.extend(switch.send_all(pod, &open));
     }
     assert!(wrong.is_empty(), "{} of the verdicts:\n{}", wrong.len(), wrong.join("\n"));
     assert!(count >= KINDS_MIN, "{count} kinds");

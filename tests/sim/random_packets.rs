@@ -11,7 +11,7 @@ use palisade::tables::Verdict;
 use proptest::prelude::*;
 
 use crate::frames::{Spec, Transport};
-use crate::rig::model::{ACK, FIN, Fate, Model, RST, SYN};
+use crate::rig::model::{ACK, Expected, FIN, Model, RST, SYN};
 use crate::rig::rule_lists::{PodRules, Rule, Rules};
 use crate::rig::{self, HOST, PODS, Rig, Setting, UPLINK};
 
@@ -287,11 +287,11 @@ impl Pair {
                 batches.push(Vec::new());
             }
             match self.model.receive(from, &spec, quoted.as_ref()) {
-                Fate::Forward(out, frame) => expected.entry(out).or_default().push(frame),
-                Fate::Consumed(Some(answer)) | Fate::Drop(_, Some(answer)) => {
+                Expected::Forward(out, frame) => expected.entry(out).or_default().push(frame),
+                Expected::Consumed(Some(answer)) | Expected::Drop(_, Some(answer)) => {
                     expected.entry(from).or_default().push(answer);
                 }
-                Fate::Consumed(None) | Fate::Drop(_, None) => {}
+                Expected::Consumed(None) | Expected::Drop(_, None) => {}
             }
         }
         let mut seen: BTreeMap<PortId, Vec<Vec<u8>>> = BTreeMap::new();

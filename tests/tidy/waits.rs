@@ -82,6 +82,6 @@ fn tests_wait_for_events_and_take_no_silence_for_a_denial() {
 fn a_bare_wait_is_found_and_a_poll_is_not() {
     let bare = "fn f() {\n    sleep(A);\n    assert!(start.elapsed() < limit);\n    assert_eq!(x, Outcome::TimedOut);\n}\n";
     assert_eq!(bare_waits(bare).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 3, 4]);
-    let poll = "fn f() {\n    while !done(&[7; 5]) {\n        assert!(start.elapsed() < PATIENCE);\n        sleep(A);\n    }\n}\n";
+    let poll = "fn f() {\n    while !done(&[7; 5]) {\n        assert!(start.elapsed() < TIMEOUT);\n        sleep(A);\n    }\n}\n";
     assert!(bare_waits(poll).is_empty());
 }

@@ -16,7 +16,7 @@ use crate::process::run;
 use crate::scenario::{Measures, Trial};
 
 /// Longest wait for the server to listen.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds that `iperf3` omits at the beginning, because of slow start.
 const WARM_UP_S: &str = "1";
 
@@ -88,7 +88,7 @@ fn measure_to(
 fn wait_until_listening(server: &Pod, port: &str) -> Result<(), BenchError> {
     let suffix = format!(":{:04X}", port.parse::<u16>().unwrap_or(0));
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < TIMEOUT {
         let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
         let sockets = server.run(|| files.map(|file| std::fs::read_to_string(file).unwrap_or_default()))?;
         let listens = |line: &str| {

@@ -26,7 +26,7 @@ use crate::scenario::{Measures, Trial};
 const LISTENERS: u16 = 8;
 /// Time after which a connection has failed. The first retransmission of a SYN comes after one second (RFC
 /// 6298, section 2).
-const PATIENCE: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Measures with this many clients, each of which has one connection at a time.
 pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, BenchError> {
@@ -122,6 +122,6 @@ fn connect_until(end: Instant, first: u16, to: Ipv4Addr, latencies: &Mutex<Laten
 
 /// Opens a connection and waits for its end.
 fn connect(to: SocketAddr) -> bool {
-    let Ok(mut connection) = TcpStream::connect_timeout(&to, PATIENCE) else { return false };
-    connection.set_read_timeout(Some(PATIENCE)).is_ok() && matches!(connection.read(&mut [0]), Ok(0))
+    let Ok(mut connection) = TcpStream::connect_timeout(&to, TIMEOUT) else { return false };
+    connection.set_read_timeout(Some(TIMEOUT)).is_ok() && matches!(connection.read(&mut [0]), Ok(0))
 }

@@ -10,7 +10,7 @@ use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
 use crate::system::{Kind, Running, System};
 
 /// Longest wait for the start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Memory in megabytes, of ordinary pages: huge ones are the host's to grant.
 const MEMORY_MB: &str = "256";
 
@@ -51,7 +51,7 @@ impl System for Dpdk {
         let mut testpmd = Daemon::start(&mut command, "dpdk-testpmd", directory.join("testpmd.log"))?;
         rig.lab_and_node().0.note_process(testpmd.pid())?;
         // The last lines stay in its buffer. The ports are up when it checks their links.
-        testpmd.wait_for(PATIENCE, |said| said.contains("Checking link statuses"))?;
+        testpmd.wait_for(TIMEOUT, |said| said.contains("Checking link statuses"))?;
         Ok(Box::new(CrossConnect(testpmd)))
     }
 }

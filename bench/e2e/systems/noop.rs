@@ -22,7 +22,7 @@ use crate::rig::{Rig, SYSTEM_CORE, pin_to_core};
 use crate::system::{Kind, Running, System};
 
 /// Longest wait for the start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time without a frame before it sleeps: the switch's default.
 const SPIN: Duration = Duration::from_micros(50);
 /// Frames of the UMEM: the switch's default.
@@ -75,7 +75,7 @@ impl System for Noop {
         let log = rig.lab().directory().join("noop.log");
         let mut forwarder = Daemon::start(&mut command, "noop", log)?;
         rig.lab_and_node().0.note_process(forwarder.pid())?;
-        forwarder.wait_for(PATIENCE, |said| said.contains(READY))?;
+        forwarder.wait_for(TIMEOUT, |said| said.contains(READY))?;
         Ok(Box::new(CrossConnect(forwarder)))
     }
 }

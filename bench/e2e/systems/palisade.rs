@@ -26,7 +26,7 @@ const FEWER_FLOWS: u64 = FLOWS - 1_000_000;
 /// Path of the binary.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_palisade");
 /// Longest wait for the start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The switch.
 pub(super) struct Palisade {
@@ -164,7 +164,7 @@ impl Running for Started {
         command.args(["run", "--config"]).arg(&config);
         let mut small = Daemon::start(&mut command, "palisade", directory.join("small.log"))?;
         let client = Client::new(socket);
-        small.wait_for(PATIENCE, |_| client.status().is_ok())?;
+        small.wait_for(TIMEOUT, |_| client.status().is_ok())?;
         let more = resident_bytes(self.switch.pid())?.saturating_sub(small.resident_bytes()?);
         Ok(FlowMemory::Reserved(more as f64 / (FLOWS - FEWER_FLOWS) as f64))
     }

@@ -48,7 +48,7 @@ pub(super) struct PktgenArguments {
     rx: Option<Target>,
     /// Kind of receiver [default: measure with --rx, none without]
     #[arg(long, value_enum)]
-    receive: Option<How>,
+    receive: Option<ReceiverKind>,
     #[command(flatten)]
     frames: FrameArguments,
     /// Send the frames of this recording (classic pcap) instead of generated ones
@@ -148,7 +148,7 @@ struct SearchArguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum How {
+enum ReceiverKind {
     /// No receiver
     None,
     /// An XDP program that counts and drops
@@ -234,11 +234,15 @@ fn search(
 
 impl PktgenArguments {
     fn setup(&self) -> Result<Setup, CliError> {
-        let how = self.receive.unwrap_or(if self.rx.is_some() { How::Measure } else { How::None });
+        let how = self.receive.unwrap_or(if self.rx.is_some() {
+            ReceiverKind::Measure
+        } else {
+            ReceiverKind::None
+        });
         let receive = match how {
-            How::None => Receive::Nothing,
-            How::Count => Receive::Count,
-            How::Measure => Receive::Measure,
+            ReceiverKind::None => Receive::Nothing,
+            ReceiverKind::Count => Receive::Count,
+            ReceiverKind::Measure => Receive::Measure,
         };
         let content = match &self.replay {
             Some(file) => {

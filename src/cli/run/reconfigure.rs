@@ -109,7 +109,7 @@ fn make_place(switch: &Switch, port: &PortConfig) -> Result<(), DaemonError> {
     close_port(switch, port, Some(false))?;
     let Some(pod) = port.pod.as_ref() else { return Ok(()) };
     match switch.delete_pod(pod) {
-        Ok(()) | Err(ApiError::NoPod { .. } | ApiError::NotTaken(_)) => Ok(()),
+        Ok(()) | Err(ApiError::NoPod { .. } | ApiError::PublishError(_)) => Ok(()),
         Err(error) => Err(rejected(format!("pod {pod}"), &error)),
     }
 }
@@ -121,7 +121,7 @@ fn close_port(switch: &Switch, port: &PortConfig, detach: Option<bool>) -> Resul
     let Some(info) = info else { return Ok(()) };
     let detached = match info.pod.map_or(Ok(()), |pod| switch.delete_pod(&pod)) {
         // The pod is detached, and a late worker takes that when it goes on.
-        Err(ApiError::NotTaken(_)) => Ok(()),
+        Err(ApiError::PublishError(_)) => Ok(()),
         other => other,
     };
     match detached.and_then(|()| switch.delete_port(&port.name, detach)) {

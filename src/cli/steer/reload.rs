@@ -12,7 +12,7 @@ use crate::control::Client;
 use crate::control::protocol::ConfigurationReport;
 
 /// Longest wait for the switch.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Have the running switch read its configuration file again, and say what became of it
@@ -52,7 +52,7 @@ fn wait_for_report(client: &Client, reloads: u64) -> Result<ConfigurationReport,
         if let Some(report) = client.status()?.configuration.filter(|report| report.reloads > reloads) {
             return Ok(report);
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             return Err(CliError::Message(
                 "the switch has not read its configuration: its log says why".to_owned(),
             ));

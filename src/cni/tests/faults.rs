@@ -50,16 +50,16 @@ fn a_namespace_is_gone_only_where_the_kernel_says_so() {
 }
 
 /// Calls the IPAM plugin of a test.
-fn request(call: &Call, patience: Duration) -> Result<CniResult, Failure> {
+fn request(call: &Call, timeout: Duration) -> Result<CniResult, Failure> {
     let path = [call.directory.clone()];
     let config = call.config.as_object().unwrap();
-    Ipam { path: &path, config, arguments: "", patience }.add(&record(Path::new("/x")).attachment(), "/x")
+    Ipam { path: &path, config, arguments: "", timeout }.add(&record(Path::new("/x")).attachment(), "/x")
 }
 
 #[test]
 fn only_a_plugin_that_refuses_has_given_no_address() {
     let call = Call::of("given", "ADD");
-    assert!(request(&call, ipam::PATIENCE).unwrap_err().gave_none, "without a plugin");
+    assert!(request(&call, ipam::TIMEOUT).unwrap_err().gave_none, "without a plugin");
     let ips = |count| vec![json!({"address": "10.0.0.2/24"}); count];
     let addresses = format!("echo '{}'", json!({"ips": ips(9)}));
     let routes = vec![json!({"dst": "10.0.0.0/8"}); 300];
@@ -79,7 +79,7 @@ fn only_a_plugin_that_refuses_has_given_no_address() {
     ];
     for (script, gave_none, says) in cases {
         call.with_script(script);
-        let failure = request(&call, ipam::PATIENCE).unwrap_err();
+        let failure = request(&call, ipam::TIMEOUT).unwrap_err();
         assert!(
             failure.gave_none == gave_none && failure.error.to_string().contains(says),
             "{script}: {failure:?}"

@@ -62,7 +62,7 @@ impl Connection {
     pub(super) fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(StatusCode, Bytes), ConnectionError> {
         let sender = &mut self.sender;
         let exchange = async {
@@ -72,7 +72,7 @@ impl Connection {
             let body = answer.into_body().collect().await?;
             Ok::<_, hyper::Error>((status, body.to_bytes()))
         };
-        let answer = self.runtime.block_on(async { tokio::time::timeout(patience, exchange).await });
+        let answer = self.runtime.block_on(async { tokio::time::timeout(timeout, exchange).await });
         answer.map_err(broken)?.map_err(broken)
     }
 }

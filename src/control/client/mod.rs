@@ -43,7 +43,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
-    patience: Duration,
+    timeout: Duration,
     idle: IdleConnection,
 }
 
@@ -114,13 +114,13 @@ impl ClientError {
 impl Client {
     /// Creates a client of the control socket `socket`. It connects with the first request.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into(), patience: ANSWER_TIMEOUT, idle: IdleConnection::default() }
+        Client { socket: socket.into(), timeout: ANSWER_TIMEOUT, idle: IdleConnection::default() }
     }
 
     /// Sets the longest wait for a response, two minutes otherwise.
     #[must_use]
-    pub fn with_patience(self, patience: Duration) -> Client {
-        Client { patience, ..self }
+    pub fn with_patience(self, timeout: Duration) -> Client {
+        Client { timeout, ..self }
     }
 
     /// Path of the socket.
@@ -354,7 +354,7 @@ impl Client {
         // request is sent again on another connection then.
         if request.method().is_idempotent()
             && let Some(mut connection) = self.idle.take()
-            && let Ok(answer) = connection.exchange(request.clone(), self.patience)
+            && let Ok(answer) = connection.exchange(request.clone(), self.timeout)
         {
             self.idle.put(connection);
             return Ok(answer);
@@ -363,7 +363,7 @@ impl Client {
             Some(connection) => connection,
             None => Connection::open(&self.socket).map_err(failed)?,
         };
-        let answer = connection.exchange(request, self.patience).map_err(failed)?;
+        let answer = connection.exchange(request, self.timeout).map_err(failed)?;
         self.idle.put(connection);
         Ok(answer)
     }

@@ -18,7 +18,7 @@ pub struct SourceReport {
     pub unlisted: Vec<String>,
     /// Kinds that are not followed at present. The last tables hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub away: Vec<SourceAway>,
+    pub away: Vec<UnfollowedKind>,
     /// Reason for which the switch does not take the tables of the agent. The last tables hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
@@ -39,7 +39,7 @@ pub struct SourceReport {
 /// Kind that is not followed at present.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SourceAway {
+pub struct UnfollowedKind {
     /// Kind of the objects.
     pub kind: String,
     /// Time since which it is not followed: seconds since 1970.

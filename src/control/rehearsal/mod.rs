@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_the_layout_of_a_candidate_or_a_walk() {
-        const PATIENCE: Duration = Duration::from_secs(20);
+        const TIMEOUT: Duration = Duration::from_secs(20);
         let (begun, layouts) = sync_channel(0);
         let (release, go_on) = sync_channel(0);
         let dataplane = SlowLayout { begun, go_on: Mutex::new(go_on) };
@@ -250,7 +250,7 @@ mod tests {
                 rehearsal.load(RuleTables::default(), origin, &State::default(), &dataplane);
             };
             scope.spawn(load);
-            layouts.recv_timeout(PATIENCE).unwrap();
+            layouts.recv_timeout(TIMEOUT).unwrap();
             let (sender, answers) = sync_channel(1);
             let (rehearsal, dataplane) = (&rehearsal, &dataplane);
             scope.spawn(move || {
@@ -258,7 +258,7 @@ mod tests {
                 let promoted = rehearsal.tables().and_then(|(tables, ..)| rehearsal.forget(Some(&tables)));
                 sender.send((report, promoted)).unwrap();
             });
-            let answer = answers.recv_timeout(PATIENCE);
+            let answer = answers.recv_timeout(TIMEOUT);
             release.send(()).unwrap();
             let (report, promoted) = answer.expect("a report waits for the layout");
             assert_eq!(report.unwrap(), 0);

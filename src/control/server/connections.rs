@@ -284,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_mins(1);
+    const TIMEOUT: Duration = Duration::from_mins(1);
 
     /// Runs `test` against a server with these limits.
     fn served(limits: Limits, test: impl AsyncFnOnce(&std::path::Path)) {
@@ -306,7 +306,7 @@ mod tests {
             let server = tokio::spawn(serve(listener, router, limits, stopping));
             test(&path).await;
             stop.send(()).unwrap();
-            timeout(PATIENCE, server).await.expect("the server stops").unwrap();
+            timeout(TIMEOUT, server).await.expect("the server stops").unwrap();
         });
         std::fs::remove_dir_all(&directory).unwrap();
     }
@@ -320,7 +320,7 @@ mod tests {
     /// Reads until the server closes the connection.
     async fn rest(mut stream: UnixStream) -> String {
         let mut text = Vec::new();
-        let read = timeout(PATIENCE, stream.read_to_end(&mut text)).await;
+        let read = timeout(TIMEOUT, stream.read_to_end(&mut text)).await;
         // A server that closes with unread data resets the connection.
         drop(read.expect("the server closes the connection"));
         String::from_utf8(text).unwrap()
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_new_connection_evicts_the_one_that_has_been_idle_longest() {
-        let limits = Limits { connections: 4, idle: PATIENCE, bytes_min: 1 << 20 };
+        let limits = Limits { connections: 4, idle: TIMEOUT, bytes_min: 1 << 20 };
         served(limits, async |path| {
             let mut idle = vec![];
             for _ in 0..4 {

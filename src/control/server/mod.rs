@@ -47,7 +47,7 @@ pub use http_listener::HttpListener;
 pub use socket_file::SocketPlace;
 
 /// Time that requests under way have to end after a stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time without any transfer on a connection to the control socket.
 const CONTROL_IDLE: Duration = Duration::from_secs(30);
 /// Least number of bytes that a reader of the control socket takes in that time. The largest responses that wait for a
@@ -148,7 +148,7 @@ impl BoundSocket {
             avoid_worker_cores(&switch.status().cores);
             runtime.block_on(serve(listeners, switch, stopped));
             // A computation for the dashboard may go on for longer.
-            runtime.shutdown_timeout(STOP_PATIENCE);
+            runtime.shutdown_timeout(STOP_TIMEOUT);
         };
         let thread = threads::spawn("control", serve).map_err(failed)?;
         Ok(Server { stop: Some(stop), thread: Some(thread), _files: files })
@@ -188,7 +188,7 @@ async fn serve(listeners: Listeners, switch: Arc<Switch>, stopped: oneshot::Rece
         let _ = stopped.await;
         let _ = begin_stop.send(());
         streams.close_streams();
-        tokio::time::sleep(STOP_PATIENCE).await;
+        tokio::time::sleep(STOP_TIMEOUT).await;
     };
     tokio::select! {
         _ = async { tokio::join!(control, read_only, http, health_checks) } => {}

@@ -80,7 +80,7 @@ mod tests {
     use super::super::connections::{Limits, serve};
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_mins(1);
+    const TIMEOUT: Duration = Duration::from_mins(1);
     /// More than the buffers of a socket take.
     const MUCH: usize = 4 << 20;
 
@@ -90,7 +90,7 @@ mod tests {
         let head = format!("GET {what} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut line = [0; 12];
-        timeout(PATIENCE, stream.read_exact(&mut line)).await.expect("a response").unwrap();
+        timeout(TIMEOUT, stream.read_exact(&mut line)).await.expect("a response").unwrap();
         (stream, String::from_utf8_lossy(&line).into_owned())
     }
 
@@ -104,7 +104,7 @@ mod tests {
             .route("/little", get(async || "here"));
         let router = gated(router, PathBuf::from("main"), Unread::new(2 * MUCH));
         let (_stop, stopping) = watch::channel(());
-        let limits = Limits::for_process(64, PATIENCE, 1 << 20);
+        let limits = Limits::for_process(64, TIMEOUT, 1 << 20);
         let server = tokio::spawn(serve(listener, move |_: &UnixStream| router.clone(), limits, stopping));
 
         let (first, line) = asked(&path, "/much").await;
@@ -121,14 +121,14 @@ mod tests {
         // A reader that has read all, or has gone, leaves its place.
         let mut rest = Vec::new();
         let mut first = first;
-        timeout(PATIENCE, first.read_to_end(&mut rest)).await.unwrap().unwrap();
+        timeout(TIMEOUT, first.read_to_end(&mut rest)).await.unwrap().unwrap();
         assert!(rest.len() > MUCH && !String::from_utf8_lossy(&rest[..200]).contains("chunked"));
         let again = async {
             while asked(&path, "/much").await.1 != "HTTP/1.1 200" {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(PATIENCE, again).await.expect("the place is free again");
+        timeout(TIMEOUT, again).await.expect("the place is free again");
         server.abort();
         std::fs::remove_file(&path).unwrap();
     }

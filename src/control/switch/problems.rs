@@ -11,7 +11,7 @@ use crate::tables::PodName;
 use crate::threads;
 
 /// Longest time between two reports of an agent that runs.
-const AGENT_PATIENCE: Duration = Duration::from_secs(30);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most names of pods in one sentence.
 const NAMES_MAX: usize = 3;
 
@@ -62,7 +62,7 @@ impl Switch {
     /// Conditions of the agent that let the tables in force grow old, or keep them from being loaded.
     fn source_problems(&self) -> Vec<String> {
         let Some(SourceStatus { report, age_s }) = self.source() else { return Vec::new() };
-        let silent = (age_s > AGENT_PATIENCE.as_secs())
+        let silent = (age_s > AGENT_TIMEOUT.as_secs())
             .then(|| format!("the agent has not reported for {age_s} s: policies stay as they were"));
         let refused = report.refused.iter().map(|reason| {
             format!("the switch does not take the tables of the agent, and keeps those before: {reason}")

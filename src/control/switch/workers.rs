@@ -15,9 +15,9 @@ impl Switch {
         self.stuck_for(WORKER_TIMEOUT)
     }
 
-    /// Lists the workers that have not come to the end of a batch for longer than `patience`.
-    pub(in crate::control) fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
-        self.dataplane.workers().map_or_else(Vec::new, |workers| workers.stuck_for(patience))
+    /// Lists the workers that have not come to the end of a batch for longer than `timeout`.
+    pub(in crate::control) fn stuck_for(&self, timeout: Duration) -> Vec<StuckWorker> {
+        self.dataplane.workers().map_or_else(Vec::new, |workers| workers.stuck_for(timeout))
     }
 
     /// Starts a capture of packets. Returns its number.

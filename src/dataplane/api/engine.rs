@@ -11,8 +11,8 @@ use crate::dataplane::engine::{Dataplane, Guards, link_of};
 use crate::dataplane::fib::layout;
 use crate::dataplane::port_attachment::{PortAttachment, check_tap};
 use crate::dataplane::{
-    Backend, Counters, DesiredState, DropSamples, FlowDecisions, FlowPath, NotTaken, PortError, PortHealth,
-    PortKind, PortReport, PortSpec, RouteReport, StuckWorker, WorkerTimes,
+    Backend, Counters, DesiredState, DropSamples, FlowDecisions, FlowPath, PortError, PortHealth, PortKind,
+    PortReport, PortSpec, PublishError, RouteReport, StuckWorker, WorkerTimes,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -165,7 +165,7 @@ impl DataplaneApi for Dataplane {
         Ok(())
     }
 
-    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, PublishError> {
         let mut ports = self.ports();
         let before = self.core.desired();
         let wait = self.wait_for_workers();
@@ -239,8 +239,8 @@ impl Workers for Dataplane {
         self.core.worker_times()
     }
 
-    fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker> {
-        Dataplane::stuck_for(self, patience)
+    fn stuck_for(&self, timeout: Duration) -> Vec<StuckWorker> {
+        Dataplane::stuck_for(self, timeout)
     }
 
     fn take_drop_samples(&self) -> DropSamples {

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use self::workers::{CandidateTables, Flows, PacketCaptures, Workers};
 use super::{
-    Backend, Counters, DesiredState, FlowDecisions, FlowPath, NotTaken, PortError, PortHealth, PortReport,
-    PortSpec, RouteReport,
+    Backend, Counters, DesiredState, FlowDecisions, FlowPath, PortError, PortHealth, PortReport, PortSpec,
+    PublishError, RouteReport,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -55,7 +55,7 @@ pub trait DataplaneApi: Send + Sync {
     /// Fails if a worker does not take the state in time. It is published all the same, and holds for the other workers.
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) rejects.
-    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken>;
+    fn publish(&self, desired: DesiredState) -> Result<Generation, PublishError>;
 
     /// Path of a new connection under the snapshot that the workers use. One to a Service gets this backend, if it may.
     fn path(&self, flow: &FlowKey, backend: Option<SocketAddr>) -> FlowPath;

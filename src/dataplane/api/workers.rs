@@ -27,8 +27,8 @@ pub trait Workers: Send + Sync {
     /// Work and times of each worker since the start.
     fn times(&self) -> Vec<WorkerTimes>;
 
-    /// Workers that have not come to the end of a batch for longer than `patience`, between this call and the one before.
-    fn stuck_for(&self, patience: Duration) -> Vec<StuckWorker>;
+    /// Workers that have not come to the end of a batch for longer than `timeout`, between this call and the one before.
+    fn stuck_for(&self, timeout: Duration) -> Vec<StuckWorker>;
 
     /// Takes the samples of dropped frames that wait.
     fn take_drop_samples(&self) -> DropSamples;

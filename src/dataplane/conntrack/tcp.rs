@@ -361,7 +361,7 @@ impl TcpSide {
     /// A segment goes on that ends within the window which the peer is known to have offered, and acknowledges what its sender has
     /// acknowledged before, or more of what the peer has sent, up to `peer_end`.
     #[inline(always)]
-    pub(super) fn goes_on(&mut self, segment: &Segment, peer_end: impl FnOnce() -> u32) -> bool {
+    pub(super) fn take_in_order(&mut self, segment: &Segment, peer_end: impl FnOnce() -> u32) -> bool {
         let end = segment.end();
         let goes_on = segment.flags.has(Flags::ACK)
             & self.has_sent()

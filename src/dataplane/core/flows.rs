@@ -66,16 +66,16 @@ impl Core {
     }
 
     /// Ends the flows for which `wanted` returns true: workers do, each for a part. Calls `run` with each worker that has
-    /// got a part. Gives up when a worker does not take its part within `patience`.
+    /// got a part. Gives up when a worker does not take its part within `timeout`.
     pub(in crate::dataplane) fn end_flows(
         &self,
         now_ms: u32,
         wanted: &mut dyn FnMut(&FlowInfo) -> bool,
-        patience: Duration,
+        timeout: Duration,
         run: &mut dyn FnMut(usize),
     ) -> Result<u64, FlowsLeft> {
         let conntrack = &self.shared.conntrack;
-        let mut ending = Ending { core: self, patience, run, worker: 0, ended: 0 };
+        let mut ending = Ending { core: self, timeout, run, worker: 0, ended: 0 };
         let (mut flows, mut result) = (Vec::with_capacity(FLOWS_ENDED_AT_ONCE), Ok(()));
         conntrack.for_each(|slot, key, entry| {
             if wanted(&info(conntrack, slot, key, entry, now_ms)) {
@@ -124,7 +124,7 @@ impl FlowCounters for Core {
 /// End of many flows by the workers.
 struct Ending<'a> {
     core: &'a Core,
-    patience: Duration,
+    timeout: Duration,
     run: &'a mut dyn FnMut(usize),
     /// Worker that gets the next part.
     worker: usize,
@@ -134,7 +134,7 @@ struct Ending<'a> {
 impl Ending<'_> {
     /// Has workers end these flows, until the list is empty.
     fn end(&mut self, flows: &mut Vec<SlotAndKey>) -> Result<(), FlowsLeft> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         while !flows.is_empty() {
             let worker = self.worker;
             self.worker = (worker + 1) % self.core.workers();
@@ -146,7 +146,7 @@ impl Ending<'_> {
                 *flows = back;
             } else {
                 (self.run)(worker);
-                let (ended, rest) = answer.recv_timeout(self.patience).map_err(|_| left.clone())?;
+                let (ended, rest) = answer.recv_timeout(self.timeout).map_err(|_| left.clone())?;
                 self.ended += ended as u64;
                 *flows = rest;
             }

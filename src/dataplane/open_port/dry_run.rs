@@ -14,7 +14,7 @@ use crate::dataplane::core::Core;
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::{
     Backend, ConntrackSettings, Counters, DesiredState, DropSamples, FlowDecisions, FlowMemory, FlowPath,
-    NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, RouteReport, Settings, StartError,
+    PortError, PortHealth, PortKind, PortReport, PortSpec, PublishError, RouteReport, Settings, StartError,
     StuckWorker, WorkerTimes, uplink,
 };
 use crate::ids::{Generation, PortId};
@@ -106,7 +106,7 @@ impl DataplaneApi for DryRun {
         Ok(())
     }
 
-    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, PublishError> {
         Ok(self.core.publish(&mut self.core.state(), Some(desired), &|_, _| {}))
     }
 

@@ -226,7 +226,7 @@ fn parse_tcp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
         return Some(DropReason::Truncated);
     };
     let flags = tcp.flags();
-    if tcp.header_bytes() < tcp::HEADER_BYTES || flags.is_senseless() {
+    if tcp.header_bytes() < tcp::HEADER_BYTES || flags.is_invalid() {
         return Some(DropReason::Malformed);
     }
     if tcp.header_bytes() > segment.len() {

@@ -6,7 +6,7 @@ use crate::ids::{Generation, PortId, WorkerId};
 /// as soon as it runs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("generation {generation} is published, and {}", describe(workers, kernel.as_deref()))]
-pub struct NotTaken {
+pub struct PublishError {
     /// Number of the generation.
     pub generation: Generation,
     /// Workers that have not observed it.

@@ -21,7 +21,7 @@ pub use capture::{CaptureFilter, CapturedPacket, PacketVerdict};
 pub use counters::{Counters, DecisionCount, LOSSES, OffloadCounters, PortCounters, WorkerCounters};
 pub use drop_reason::DropReason;
 pub use drop_sample::{DropSample, DropSamples, SAMPLE_BYTES_MAX};
-pub use error::{FlowsLeft, NotTaken, PortError, StartError};
+pub use error::{FlowsLeft, PortError, PublishError, StartError};
 pub use flow_count::{EndedFlow, EndedFlows, FlowCount, FlowCounters};
 pub use flow_event::{FlowEnd, FlowEvent, FlowEventKind, FlowEvents};
 pub use flow_filter::{FlowFilter, PortRange};

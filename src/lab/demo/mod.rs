@@ -31,7 +31,7 @@ const OTHER_PORT: u16 = 8080;
 const PODS: [(&str, &str); 4] =
     [("db", "db"), ("frontend", "frontend"), ("backend1", "backend"), ("backend2", "backend")];
 /// Longest wait for a connection that is not answered.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Duration of each measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
@@ -195,7 +195,7 @@ fn connect_all(lab: &Lab) -> Result<Matrix, LabError> {
 
 /// Connects by IPv4 and by IPv6. The policy treats them alike, so different outcomes are a failure.
 fn connect(from: &Pod, to: &Pod, port: u16) -> Result<Outcome, LabError> {
-    let [v4, v6] = [to.v4().into(), to.v6().into()].map(|address| tcp_connect(from, address, port, PATIENCE));
+    let [v4, v6] = [to.v4().into(), to.v6().into()].map(|address| tcp_connect(from, address, port, TIMEOUT));
     let (v4, v6) = (v4?, v6?);
     Ok(if v4 == v6 { v4 } else { Outcome::Failed(format!("{v4} by IPv4, {v6} by IPv6")) })
 }

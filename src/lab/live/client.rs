@@ -18,20 +18,20 @@ const AGAIN: Duration = Duration::from_millis(300);
 /// Source ports of SCTP, which no socket reserves: the range of Linux (`net.ipv4.ip_local_port_range`).
 const SCTP_PORTS: std::ops::Range<u32> = 32_768..61_000;
 
-/// Sends a flow from a site, and waits `patience` for the answer. `number` is unique among the probes of a
+/// Sends a flow from a site, and waits `timeout` for the answer. `number` is unique among the probes of a
 /// lab.
 pub(super) fn send_probe(
     site: &Pod,
     flow: &FlowKey,
     number: u32,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Outcome, LabError> {
     let sent = site.run(|| match flow.protocol {
-        Protocol::TCP => probe_tcp(flow, patience),
-        Protocol::UDP => probe_udp(flow, patience),
-        Protocol::ICMP | Protocol::ICMPV6 => probe_echo(flow, patience),
-        Protocol::SCTP => probe_sctp(flow, number, patience),
-        _ => probe_raw(flow, patience),
+        Protocol::TCP => probe_tcp(flow, timeout),
+        Protocol::UDP => probe_udp(flow, timeout),
+        Protocol::ICMP | Protocol::ICMPV6 => probe_echo(flow, timeout),
+        Protocol::SCTP => probe_sctp(flow, number, timeout),
+        _ => probe_raw(flow, timeout),
     });
     sent.map(Outcome::of)
 }
@@ -54,29 +54,29 @@ fn family(of: IpAddr) -> AddressFamily {
 }
 
 /// Opens a connection, and reads the server's greeting. The kernel sends its SYN again after a second.
-fn probe_tcp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_tcp(flow: &FlowKey, timeout: Duration) -> io::Result<()> {
     let socket = socket_with(family(flow.src), SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // SO_SNDTIMEO limits connect(2) as well (socket(7)).
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     bind(&socket, &SocketAddr::new(flow.src, 0))?;
     match connect(&socket, &SocketAddr::new(flow.dst, flow.dst_port)) {
         Err(Errno::INPROGRESS) => return Err(io::ErrorKind::TimedOut.into()),
         connected => connected?,
     }
     let mut connection = TcpStream::from(socket);
-    connection.set_read_timeout(Some(patience))?;
+    connection.set_read_timeout(Some(timeout))?;
     let mut greeting = [0; RESPONSE.len()];
     connection.read_exact(&mut greeting)?;
     if greeting == RESPONSE { Ok(()) } else { Err(io::Error::other("the greeting is not the responder's")) }
 }
 
-fn probe_udp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_udp(flow: &FlowKey, timeout: Duration) -> io::Result<()> {
     let socket = UdpSocket::bind((flow.src, 0))?;
     socket.connect((flow.dst, flow.dst_port))?;
-    ask(&socket, REQUEST, patience, |answer| answer == RESPONSE)
+    ask(&socket, REQUEST, timeout, |answer| answer == RESPONSE)
 }
 
-fn probe_echo(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_echo(flow: &FlowKey, timeout: Duration) -> io::Result<()> {
     // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2. The kernel fills in identifier and checksum, and
     // delivers replies with that identifier to the socket (icmp(7)).
     let (protocol, request, reply) =
@@ -84,44 +84,44 @@ fn probe_echo(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     let socket = socket_at(flow.src, SocketType::DGRAM, protocol)?;
     socket.connect((flow.dst, 0))?;
     let message = [&[request, 0, 0, 0, 0, 0, 0, 1], REQUEST].concat();
-    ask(&socket, &message, patience, |answer| answer.first() == Some(&reply) && answer.ends_with(REQUEST))
+    ask(&socket, &message, timeout, |answer| answer.first() == Some(&reply) && answer.ends_with(REQUEST))
 }
 
-fn probe_sctp(flow: &FlowKey, number: u32, patience: Duration) -> io::Result<()> {
+fn probe_sctp(flow: &FlowKey, number: u32, timeout: Duration) -> io::Result<()> {
     let src_port = (SCTP_PORTS.start + number % (SCTP_PORTS.end - SCTP_PORTS.start)) as u16;
     let socket = raw_socket(flow.src, flow.protocol)?;
     socket.connect((flow.dst, 0))?;
     let init = sctp_init(src_port, flow.dst_port, number | 1);
     let is_answer =
         |packet: &[u8]| is_sctp_response(raw_payload(packet, flow.src.is_ipv4()), src_port, flow.dst_port);
-    ask(&socket, &init, patience, is_answer)
+    ask(&socket, &init, timeout, is_answer)
 }
 
-fn probe_raw(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_raw(flow: &FlowKey, timeout: Duration) -> io::Result<()> {
     let socket = raw_socket(flow.src, flow.protocol)?;
     socket.connect((flow.dst, 0))?;
-    ask(&socket, REQUEST, patience, |packet| raw_payload(packet, flow.src.is_ipv4()) == RESPONSE)
+    ask(&socket, REQUEST, timeout, |packet| raw_payload(packet, flow.src.is_ipv4()) == RESPONSE)
 }
 
-/// Sends a request on a connected socket, again and again, until an answer arrives or `patience` has passed.
+/// Sends a request on a connected socket, again and again, until an answer arrives or `timeout` has passed.
 fn ask(
     socket: &UdpSocket,
     question: &[u8],
-    patience: Duration,
+    timeout: Duration,
     is_answer: impl Fn(&[u8]) -> bool,
 ) -> io::Result<()> {
     let (start, mut asked) = (Instant::now(), None);
     let mut answer = [0; 2048];
     loop {
         let now = start.elapsed();
-        if now >= patience {
+        if now >= timeout {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if asked.is_none_or(|asked| now >= asked + AGAIN) {
             socket.send(question)?;
             asked = Some(now);
         }
-        let until = asked.map_or(patience, |asked| patience.min(asked + AGAIN));
+        let until = asked.map_or(timeout, |asked| timeout.min(asked + AGAIN));
         // A time-out of zero means none (SO_RCVTIMEO of socket(7)).
         socket.set_read_timeout(Some(until.saturating_sub(now).max(Duration::from_millis(1))))?;
         match socket.recv(&mut answer) {

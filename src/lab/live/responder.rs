@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::client::raw_socket;
 use super::message::{REQUEST, RESPONSE, raw_payload, sctp_response};
 use super::placement::Service;
-use crate::lab::error::Doing;
+use crate::lab::error::Context;
 use crate::lab::{LabError, Pod};
 use crate::net::flow::Protocol;
 
@@ -47,7 +47,7 @@ impl Responder {
                 let listener = site.run(|| Listener::open(service))?;
                 let (address, protocol, port) = service;
                 listeners
-                    .extend(listener.doing(|| format!("listen on {address} for {protocol}, port {port}"))?);
+                    .extend(listener.context(|| format!("listen on {address} for {protocol}, port {port}"))?);
             }
         }
         let stop = Arc::new(AtomicBool::new(false));
@@ -55,7 +55,7 @@ impl Responder {
         let thread = std::thread::Builder::new()
             .name("lab responder".to_owned())
             .spawn(move || serve(&listeners, &asked))
-            .doing(|| "start a thread".to_owned())?;
+            .context(|| "start a thread".to_owned())?;
         Ok(Responder { stop, thread: Some(thread) })
     }
 }

@@ -22,7 +22,7 @@ use crate::tables::{PodName, Verdict};
 /// that.
 const SILENCE: Duration = Duration::from_millis(1300);
 /// Longest wait for an answer on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Probes at the same time.
 const PROBES_MAX: usize = 128;
 /// Name of the port outside.
@@ -120,7 +120,7 @@ impl Rig {
             self.switch.client().put_port(&host.plan().host_interface, &host.plan().port_request())?;
         }
         // The switch learns the Ethernet address of the host outside from its first frame.
-        match ping(&self.hosts[OUTSIDE], GATEWAY_V4.into(), PATIENCE)? {
+        match ping(&self.hosts[OUTSIDE], GATEWAY_V4.into(), TIMEOUT)? {
             Outcome::Allowed => Ok(()),
             other => Err(LabError::Switch(format!("the switch does not answer from outside: ping {other}"))),
         }
@@ -165,14 +165,14 @@ impl Rig {
             return Ok(None);
         }
         let host = &self.hosts[self.placement.of_address(case, probe.flow.src)];
-        let patience = if probe.expect == Verdict::Allow { PATIENCE } else { SILENCE };
+        let timeout = if probe.expect == Verdict::Allow { TIMEOUT } else { SILENCE };
         let number = self.probes_sent.fetch_add(1, Ordering::Relaxed);
         let sent = probe.through.map_or(probe.flow, |address| FlowKey {
             dst: address.ip(),
             dst_port: address.port(),
             ..probe.flow
         });
-        send_probe(host, &sent, number, patience).map(Some)
+        send_probe(host, &sent, number, timeout).map(Some)
     }
 }
 

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::service::Service;
-use crate::lab::error::Doing;
+use crate::lab::error::Context;
 use crate::lab::{LabError, Pod};
 
 /// Bytes of a message for a round trip.
@@ -16,7 +16,7 @@ const MESSAGE_BYTES: usize = 64;
 /// Bytes written at once for throughput.
 const WRITE_BYTES: usize = 128 * 1024;
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Latency of single messages on one TCP connection, microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,14 +89,14 @@ fn measure<T>(
     service: Service,
     f: impl FnOnce(TcpStream) -> io::Result<T>,
 ) -> Result<T, LabError> {
-    let connection = pod.run(|| TcpStream::connect_timeout(&SocketAddr::new(to, port), PATIENCE))?;
+    let connection = pod.run(|| TcpStream::connect_timeout(&SocketAddr::new(to, port), TIMEOUT))?;
     let start = || -> io::Result<TcpStream> {
         let mut connection = connection?;
         connection.set_nodelay(true)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
         connection.write_all(&[service as u8])?;
         Ok(connection)
     };
-    start().and_then(f).doing(|| format!("measure from pod {} to {to} port {port}", pod.plan().pod))
+    start().and_then(f).context(|| format!("measure from pod {} to {to} port {port}", pod.plan().pod))
 }

@@ -65,11 +65,11 @@ pub struct Probe {
 
 impl Probe {
     /// Sends the probe from `pod`.
-    pub fn run(&self, pod: &Pod, patience: Duration) -> Result<Outcome, LabError> {
+    pub fn run(&self, pod: &Pod, timeout: Duration) -> Result<Outcome, LabError> {
         match self.protocol {
-            Protocol::TCP => tcp_connect(pod, self.to, self.port, patience),
-            Protocol::UDP => udp_exchange(pod, self.to, self.port, patience),
-            Protocol::ICMP | Protocol::ICMPV6 => ping(pod, self.to, patience),
+            Protocol::TCP => tcp_connect(pod, self.to, self.port, timeout),
+            Protocol::UDP => udp_exchange(pod, self.to, self.port, timeout),
+            Protocol::ICMP | Protocol::ICMPV6 => ping(pod, self.to, timeout),
             other => Err(LabError::Plan(format!("no probe speaks {other}: use TCP, UDP or ICMP"))),
         }
     }
@@ -77,10 +77,10 @@ impl Probe {
 
 /// Opens a TCP connection to a [`super::Server`], exchanges one message over it, and closes it at both ends, so that no
 /// segment of it is left for the policy that is loaded next.
-pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
+pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, timeout: Duration) -> Result<Outcome, LabError> {
     let exchange = || {
-        let mut connection = TcpStream::connect_timeout(&SocketAddr::new(to, port), patience)?;
-        connection.set_read_timeout(Some(patience))?;
+        let mut connection = TcpStream::connect_timeout(&SocketAddr::new(to, port), timeout)?;
+        connection.set_read_timeout(Some(timeout))?;
         let message = *b"Ehello";
         debug_assert_eq!(message[0], Service::Echo as u8);
         connection.write_all(&message)?;
@@ -94,18 +94,18 @@ pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Resu
 }
 
 /// Sends a UDP datagram, and waits for its echo.
-pub fn udp_exchange(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
+pub fn udp_exchange(pod: &Pod, to: IpAddr, port: u16, timeout: Duration) -> Result<Outcome, LabError> {
     let exchange = || {
         let socket = UdpSocket::bind((any(to), 0))?;
         socket.connect((to, port))?;
         let message = *b"hello";
-        send_and_compare(&socket, &message, &message, 0, patience)
+        send_and_compare(&socket, &message, &message, 0, timeout)
     };
     pod.run(exchange).map(Outcome::of)
 }
 
 /// Sends an ICMP or `ICMPv6` echo request, and waits for the reply.
-pub fn ping(pod: &Pod, to: IpAddr, patience: Duration) -> Result<Outcome, LabError> {
+pub fn ping(pod: &Pod, to: IpAddr, timeout: Duration) -> Result<Outcome, LabError> {
     // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2.
     let (family, protocol, request, reply) = match to {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
@@ -117,7 +117,7 @@ pub fn ping(pod: &Pod, to: IpAddr, patience: Duration) -> Result<Outcome, LabErr
         let socket = UdpSocket::from(socket(family, SocketType::DGRAM, Some(protocol))?);
         socket.connect((to, 0))?;
         let echo = |kind| [&[kind, 0, 0, 0, 0, 0, 0, 1], &b"palisade lab echo"[..]].concat();
-        send_and_compare(&socket, &echo(request), &echo(reply), ECHO_VARYING_BYTES, patience)
+        send_and_compare(&socket, &echo(request), &echo(reply), ECHO_VARYING_BYTES, timeout)
     };
     pod.run(exchange).map(Outcome::of)
 }
@@ -131,9 +131,9 @@ fn send_and_compare(
     message: &[u8],
     wanted: &[u8],
     varying: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<()> {
-    socket.set_read_timeout(Some(patience))?;
+    socket.set_read_timeout(Some(timeout))?;
     socket.send(message)?;
     let mut answer = [0; 64];
     let bytes = socket.recv(&mut answer)?;

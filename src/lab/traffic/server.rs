@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::pattern;
 use super::service::{Service, TransferRequest};
-use crate::lab::error::Doing;
+use crate::lab::error::Context;
 use crate::lab::{LabError, Pod};
 
 /// Longest silence on a connection.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two looks of a UDP server at the stop flag.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Largest UDP datagram.
@@ -55,14 +55,14 @@ impl Server {
             let refused = || format!("listen on port {port} in pod {}", pod.plan().pod);
             if services != Services::Udp {
                 let listener =
-                    pod.run(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))?.doing(refused)?;
-                server.listeners.push(listener.try_clone().doing(refused)?);
+                    pod.run(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))?.context(refused)?;
+                server.listeners.push(listener.try_clone().context(refused)?);
                 let stop = server.stop.clone();
                 server.start_thread(move || accept(&listener, &stop))?;
             }
             if services != Services::Tcp {
-                let socket = pod.run(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)))?.doing(refused)?;
-                socket.set_read_timeout(Some(STOP_CHECK)).doing(refused)?;
+                let socket = pod.run(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)))?.context(refused)?;
+                socket.set_read_timeout(Some(STOP_CHECK)).context(refused)?;
                 let stop = server.stop.clone();
                 server.start_thread(move || answer(&socket, &stop))?;
             }
@@ -72,7 +72,7 @@ impl Server {
 
     fn start_thread(&mut self, f: impl FnOnce() + Send + 'static) -> Result<(), LabError> {
         let thread = std::thread::Builder::new().name("lab server".to_owned()).spawn(f);
-        self.threads.push(thread.doing(|| "start a thread".to_owned())?);
+        self.threads.push(thread.context(|| "start a thread".to_owned())?);
         Ok(())
     }
 }
@@ -129,8 +129,8 @@ fn accept(listener: &TcpListener, stop: &Stop) {
 
 fn serve(mut connection: &TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
-    connection.set_write_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(TIMEOUT))?;
+    connection.set_write_timeout(Some(TIMEOUT))?;
     let mut service = [0];
     // A client may connect without sending.
     if connection.read(&mut service)? == 0 {

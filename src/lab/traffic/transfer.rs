@@ -28,17 +28,17 @@ pub enum TransferError {
 }
 
 /// Sends `bytes` pseudo-random bytes from `pod` to a [`super::Server`] and as many back, at the same time,
-/// and compares both with the pattern. Fails when no byte moves for `patience`.
+/// and compares both with the pattern. Fails when no byte moves for `timeout`.
 pub fn transfer(
     pod: &Pod,
     to: IpAddr,
     port: u16,
     bytes: u64,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(), TransferError> {
-    let mut connection = pod.run(|| TcpStream::connect_timeout(&SocketAddr::new(to, port), patience))??;
-    connection.set_read_timeout(Some(patience))?;
-    connection.set_write_timeout(Some(patience))?;
+    let mut connection = pod.run(|| TcpStream::connect_timeout(&SocketAddr::new(to, port), timeout))??;
+    connection.set_read_timeout(Some(timeout))?;
+    connection.set_write_timeout(Some(timeout))?;
     let seed = u64::from(connection.local_addr()?.port());
     let request = TransferRequest { bytes, seed_up: seed, seed_down: seed.rotate_left(32) };
     connection.write_all(&[Service::Transfer as u8])?;

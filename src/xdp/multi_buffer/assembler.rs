@@ -54,7 +54,7 @@ impl Assembler {
         if !is_last && self.parts.len() < PARTS_MAX {
             return Taken::default();
         }
-        let refused = self.strike_out(umem, queue_id);
+        let refused = self.take_back(umem, queue_id);
         self.broken |= refused > 0 || !is_last;
         let taken = self.join(umem, refused, out);
         self.broken = !is_last;
@@ -62,7 +62,7 @@ impl Assembler {
     }
 
     /// Takes the frames back in the ownership table, drops the descriptors that name none, and counts these.
-    fn strike_out(&mut self, umem: &mut Umem, queue_id: QueueId) -> usize {
+    fn take_back(&mut self, umem: &mut Umem, queue_id: QueueId) -> usize {
         let before = self.parts.len();
         self.parts
             .retain(|part| umem.ownership.take_back(*part as u32 as usize, queue_id, Direction::Receive));

@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a queue that another process has, or had.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a queue whose last socket was one of this process.
-const OWN_PATIENCE: Duration = Duration::from_secs(30);
+const OWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Index of an interface, and queue.
 type Queue = (u32, u16);
@@ -34,15 +34,15 @@ impl Drop for BoundQueue {
 }
 
 /// Longest wait for a queue that is taken.
-pub(super) fn patience(interface: u32, queue: u16) -> Duration {
+pub(super) fn timeout(interface: u32, queue: u16) -> Duration {
     let is_own = recent(Instant::now()).iter().any(|(closed, _)| *closed == (interface, queue));
-    if is_own { OWN_PATIENCE } else { PATIENCE }
+    if is_own { OWN_TIMEOUT } else { TIMEOUT }
 }
 
 /// Queues that the kernel may have yet to release.
 fn recent(now: Instant) -> MutexGuard<'static, Vec<(Queue, Instant)>> {
     let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-    closed.retain(|(_, at)| now.duration_since(*at) < OWN_PATIENCE);
+    closed.retain(|(_, at)| now.duration_since(*at) < OWN_TIMEOUT);
     closed
 }
 
@@ -53,10 +53,10 @@ mod tests {
     #[test]
     fn a_queue_is_waited_for_longer_once_a_socket_of_this_process_was_bound_to_it() {
         let bound = BoundQueue::of(u32::MAX, 3);
-        assert_eq!(patience(u32::MAX, 3), PATIENCE, "its socket is open");
+        assert_eq!(timeout(u32::MAX, 3), TIMEOUT, "its socket is open");
         drop(bound);
-        assert_eq!(patience(u32::MAX, 3), OWN_PATIENCE);
-        assert_eq!(patience(u32::MAX, 2), PATIENCE);
-        assert_eq!(patience(u32::MAX - 1, 3), PATIENCE);
+        assert_eq!(timeout(u32::MAX, 3), OWN_TIMEOUT);
+        assert_eq!(timeout(u32::MAX, 2), TIMEOUT);
+        assert_eq!(timeout(u32::MAX - 1, 3), TIMEOUT);
     }
 }

@@ -6,7 +6,7 @@ impl Kinds {
     /// Adds spoofed sources, and destinations that no station has.
     pub(super) fn addresses(&mut self, family: usize) {
         let (own, target) = self.ends(family);
-        let Ground { other, gateway, node, .. } = self.ground;
+        let Topology { other, gateway, node, .. } = self.topology;
         let [other, gateway, node] = [other, gateway, node].map(|station| station.addresses[family]);
         let mut sources = vec![
             ("the target's", target, SPOOFED),
@@ -14,7 +14,7 @@ impl Kinds {
             ("the switch's", gateway, SPOOFED),
             ("the node's", node, SPOOFED),
         ];
-        let list: &[(&str, &str, Fate)] = if family == 0 {
+        let list: &[(&str, &str, Expected)] = if family == 0 {
             &[
                 ("unspecified", "0.0.0.0", SPOOFED),
                 ("of network 0", "0.1.2.3", SPOOFED),
@@ -42,16 +42,18 @@ impl Kinds {
                 ("a stranger's", "2001:db8::99", SPOOFED),
             ]
         };
-        sources.extend(list.iter().map(|(name, address, fate)| (*name, address.parse().unwrap(), *fate)));
-        for (name, src, fate) in sources {
+        sources.extend(
+            list.iter().map(|(name, address, expected)| (*name, address.parse().unwrap(), *expected)),
+        );
+        for (name, src, expected) in sources {
             let frames = vec![
-                (self.datagram((src, target)), fate),
-                (self.opening((src, target)), fate),
-                (self.datagram((src, node)), fate),
+                (self.datagram((src, target)), expected),
+                (self.opening((src, target)), expected),
+                (self.datagram((src, node)), expected),
             ];
             self.add(family, &format!("a source address: {name}"), frames);
         }
-        let destinations: &[(&str, &str, Fate)] = if family == 0 {
+        let destinations: &[(&str, &str, Expected)] = if family == 0 {
             &[
                 ("unspecified", "0.0.0.0", MULTICAST),
                 ("of network 0", "0.1.2.3", MULTICAST),
@@ -81,9 +83,9 @@ impl Kinds {
                 ("a stranger's", "2001:db8::99", NO_ROUTE),
             ]
         };
-        for (name, address, fate) in destinations {
+        for (name, address, expected) in destinations {
             let frame = self.datagram((own, address.parse().unwrap()));
-            self.add(family, &format!("a destination address: {name}"), vec![(frame, *fate)]);
+            self.add(family, &format!("a destination address: {name}"), vec![(frame, *expected)]);
         }
         let own_port = self.port();
         let mark = self.mark();
@@ -98,18 +100,18 @@ impl Kinds {
 
     /// Adds frames for services of the node, which would reply to a leaked frame.
     pub(super) fn traffic_for_the_node(&mut self, family: usize) {
-        let own = self.ground.own.addresses[family];
-        let node = self.ground.node;
-        for (name, mac, fate) in [
+        let own = self.topology.own.addresses[family];
+        let node = self.topology.node;
+        for (name, mac, expected) in [
             ("the node's Ethernet address", node.mac, NOT_FOR_US),
             ("everyone's Ethernet address", [0xff; 6], MULTICAST),
-            ("the switch's Ethernet address", self.ground.gateway.mac, NO_ROUTE),
+            ("the switch's Ethernet address", self.topology.gateway.mac, NO_ROUTE),
         ] {
             let ends = (own, node.addresses[family]);
             let mut frames = vec![];
             for mut frame in [self.datagram(ends), self.opening(ends)] {
                 frame[..6].copy_from_slice(&mac);
-                frames.push((frame, fate));
+                frames.push((frame, expected));
             }
             self.add(family, &format!("a service of the node by {name}"), frames);
         }

@@ -26,8 +26,8 @@ impl Kinds {
 
     pub(super) fn fragments(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
-        let overlap = Fate::Drop("fragment-overlap");
-        let tiny = Fate::Drop("fragment-tiny");
+        let overlap = Expected::Drop("fragment-overlap");
+        let tiny = Expected::Drop("fragment-tiny");
         // The datagram has 64 bytes.
         let datagrams: &[(&str, &[Part])] = &[
             ("in two fragments", &[((0, 32), true, DENIED), ((32, 64), false, DENIED)]),
@@ -45,7 +45,7 @@ impl Kinds {
                 ],
             ),
             ("of which only the first fragment comes", &[((0, 32), true, DENIED)]),
-            ("of which only the last fragment comes", &[((32, 64), false, Fate::Wait)]),
+            ("of which only the last fragment comes", &[((32, 64), false, Expected::Wait)]),
             (
                 "whose second fragment lies over the first",
                 &[((0, 32), true, DENIED), ((24, 64), false, overlap)],
@@ -58,21 +58,21 @@ impl Kinds {
                 "whose first fragment comes twice",
                 &[
                     ((0, 32), true, DENIED),
-                    ((0, 32), true, Fate::Denied("fragment-overlap")),
+                    ((0, 32), true, Expected::Denied("fragment-overlap")),
                     ((32, 64), false, DENIED),
                 ],
             ),
             (
                 "whose middle does not end at a multiple of eight",
-                &[((0, 32), true, DENIED), ((32, 45), true, Fate::Drop("fragment"))],
+                &[((0, 32), true, DENIED), ((32, 45), true, Expected::Drop("fragment"))],
             ),
         ];
         for (name, parts) in datagrams {
             let datagram =
                 udp(src, dst, [self.port(), PORT], &[self.mark(), vec![0; 64 - 8 - MARK.len() - 2]].concat());
             let number = self.number();
-            let frames = parts.iter().map(|(range, more, fate)| {
-                (self.fragment(family, UDP, &datagram, *range, *more, number), *fate)
+            let frames = parts.iter().map(|(range, more, expected)| {
+                (self.fragment(family, UDP, &datagram, *range, *more, number), *expected)
             });
             let frames = frames.collect();
             self.add(family, &format!("a datagram {name}"), frames);
@@ -87,8 +87,8 @@ impl Kinds {
             let segment =
                 Segment::of([self.port(), PORT], SYN).bytes(src, dst, &[self.mark(), vec![0; 10]].concat());
             let number = self.number();
-            let frames = parts.iter().map(|(range, more, fate)| {
-                (self.fragment(family, TCP, &segment, *range, *more, number), *fate)
+            let frames = parts.iter().map(|(range, more, expected)| {
+                (self.fragment(family, TCP, &segment, *range, *more, number), *expected)
             });
             let frames = frames.collect();
             self.add(family, &format!("a first fragment of TCP {name}"), frames);
@@ -117,11 +117,11 @@ impl Kinds {
             ("beyond the largest datagram", 0x1fff, MALFORMED),
             ("beyond the largest datagram, with more to come", 0x3fff, MALFORMED),
         ];
-        for (name, fragment, fate) in fragments {
+        for (name, fragment, expected) in fragments {
             let number = self.number();
             let packet = V4 { fragment, identification: number, ..usual.clone() }.bytes(&[0; 64]);
             let frame = self.ip(&packet);
-            self.add(0, &format!("a fragment {name}"), vec![(frame, fate)]);
+            self.add(0, &format!("a fragment {name}"), vec![(frame, expected)]);
         }
         let number = self.number();
         let packet =
@@ -130,9 +130,9 @@ impl Kinds {
         self.add(
             0,
             "a fragment of TCP that begins within its header",
-            vec![(frame, Fate::Drop("fragment-tiny"))],
+            vec![(frame, Expected::Drop("fragment-tiny"))],
         );
-        let IpAddr::V4(other) = self.ground.other.addresses[0] else { panic!("IPv4") };
+        let IpAddr::V4(other) = self.topology.other.addresses[0] else { panic!("IPv4") };
         let packet = V4 { fragment: 0x0004, identification: 9, ..V4::new(other, dst, UDP) }.bytes(&[0; 32]);
         let frame = self.ip(&packet);
         self.add(0, "a fragment of somebody else's datagram", vec![(frame, SPOOFED)]);
@@ -143,13 +143,13 @@ impl Kinds {
         let number = self.number();
         let header = fragment_header(UDP, 0xfff8, false, u32::from(number));
         let frame = self.ip(&ipv6(src, dst, 44, 64, &[header, vec![0; 64]].concat()));
-        self.add(1, "a fragment beyond the largest datagram", vec![(frame, Fate::Drop("fragment"))]);
+        self.add(1, "a fragment beyond the largest datagram", vec![(frame, Expected::Drop("fragment"))]);
         // The whole chain of headers must lie in the first fragment (RFC 7112).
         let number = self.number();
         let header = fragment_header(60, 0, true, u32::from(number));
         let frame = self.ip(&ipv6(src, dst, 44, 64, &[header, vec![UDP, 1, 1, 4, 0, 0, 0, 0]].concat()));
         self.add(1, "a first fragment that ends within its headers", vec![(frame, MALFORMED)]);
-        let IpAddr::V6(other) = self.ground.other.addresses[1] else { panic!("IPv6") };
+        let IpAddr::V6(other) = self.topology.other.addresses[1] else { panic!("IPv6") };
         let header = fragment_header(UDP, 32, false, 9);
         let frame = self.ip(&ipv6(other, dst, 44, 64, &[header, vec![0; 32]].concat()));
         self.add(1, "a fragment of somebody else's datagram", vec![(frame, SPOOFED)]);

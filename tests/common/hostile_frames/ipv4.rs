@@ -6,11 +6,11 @@ impl Kinds {
     pub(super) fn headers_of_ipv4(&mut self) {
         let (src, dst) = self.ends_v4();
         let usual = V4::new(src, dst, UDP);
-        let lies: Vec<(&str, V4, Fate)> = vec![
+        let lies: Vec<(&str, V4, Expected)> = vec![
             (
                 "a wrong header checksum",
                 V4 { spoil_checksum: true, ..usual.clone() },
-                Fate::Drop("bad-ip-checksum"),
+                Expected::Drop("bad-ip-checksum"),
             ),
             ("version 0", V4 { version_and_words: 0x05, ..usual.clone() }, MALFORMED),
             ("version 5", V4 { version_and_words: 0x55, ..usual.clone() }, MALFORMED),
@@ -27,20 +27,20 @@ impl Kinds {
             ("the reserved flag", V4 { fragment: 0x8000, ..usual.clone() }, DENIED),
             ("the flag that forbids fragments", V4 { fragment: 0x4000, ..usual.clone() }, DENIED),
         ];
-        for (name, header, fate) in lies {
+        for (name, header, expected) in lies {
             let datagram = udp(src.into(), dst.into(), [self.port(), PORT], &self.mark());
             let frame = self.frame(IPV4, &header.bytes(&datagram));
-            self.add(0, &format!("an IPv4 header with {name}"), vec![(frame, fate)]);
+            self.add(0, &format!("an IPv4 header with {name}"), vec![(frame, expected)]);
         }
     }
 
     pub(super) fn options_of_ipv4(&mut self) {
         let (src, dst) = self.ends_v4();
-        let own = octets(self.ground.own.addresses[0]);
+        let own = octets(self.topology.own.addresses[0]);
         let way = |kind: u8| [vec![kind, 7, 4], own.clone(), vec![0]].concat();
-        let option = Fate::Drop("ip-option");
-        let routed = Fate::Drop("source-route");
-        let options: Vec<(&str, Vec<u8>, Option<Fate>)> = vec![
+        let option = Expected::Drop("ip-option");
+        let routed = Expected::Drop("source-route");
+        let options: Vec<(&str, Vec<u8>, Option<Expected>)> = vec![
             ("nothing", vec![1, 1, 1, 1], None),
             ("an end at once", vec![0, 0xff, 0xff, 0xff], None),
             ("a record of the route", way(7), Some(option)),
@@ -61,15 +61,18 @@ impl Kinds {
             ("a length beyond the header", vec![7, 40, 4, 0], Some(MALFORMED)),
             ("as much as there can be", [vec![7, 39, 4], vec![0; 37]].concat(), Some(option)),
         ];
-        for (name, bytes, fate) in options {
+        for (name, bytes, expected) in options {
             let (src_ip, dst_ip) = (src.into(), dst.into());
             let datagram = udp(src_ip, dst_ip, [self.port(), PORT], &self.mark());
             let segment = Segment::of([self.port(), PORT], SYN).bytes(src_ip, dst_ip, &self.mark());
             let frames = vec![
-                (self.ip(&V4::new(src, dst, UDP).options(&bytes).bytes(&datagram)), fate.unwrap_or(DENIED)),
+                (
+                    self.ip(&V4::new(src, dst, UDP).options(&bytes).bytes(&datagram)),
+                    expected.unwrap_or(DENIED),
+                ),
                 (
                     self.ip(&V4::new(src, dst, TCP).options(&bytes).bytes(&segment)),
-                    fate.unwrap_or(self.opened()),
+                    expected.unwrap_or(self.opened()),
                 ),
             ];
             self.add(0, &format!("an IPv4 option: {name}"), frames);

@@ -5,7 +5,7 @@ use super::*;
 impl Kinds {
     pub(super) fn headers_of_ipv6(&mut self) {
         let (src, dst) = self.ends_v6();
-        for (name, at, bytes, fate) in [
+        for (name, at, bytes, expected) in [
             ("version 4", 0, vec![0x40], MALFORMED),
             ("version 0", 0, vec![0], MALFORMED),
             ("version 15", 0, vec![0xf0], MALFORMED),
@@ -19,7 +19,7 @@ impl Kinds {
             let mut packet = ipv6(src, dst, UDP, 64, &datagram);
             packet[at..at + bytes.len()].copy_from_slice(&bytes);
             let frame = self.frame(IPV6, &packet);
-            self.add(1, &format!("an IPv6 header with {name}"), vec![(frame, fate)]);
+            self.add(1, &format!("an IPv6 header with {name}"), vec![(frame, expected)]);
         }
     }
 
@@ -29,7 +29,7 @@ impl Kinds {
             [&[next, ((rest.len() + 2) / 8 - 1) as u8][..], rest].concat()
         }
         let (src, dst) = self.ends_v6();
-        let routed = Fate::Drop("source-route");
+        let routed = Expected::Drop("source-route");
         let padding: &[u8] = &[1, 4, 0, 0, 0, 0];
         let routing =
             |next, kind, left| header(next, &[&[kind, left, 0, 0, 0, 0][..], &dst.octets()].concat());
@@ -38,7 +38,7 @@ impl Kinds {
         long.extend([0; 252]);
         long.extend([0; 2]);
         // First header, and the bytes before the datagram.
-        let chains: Vec<(&str, u8, Vec<u8>, Fate)> = vec![
+        let chains: Vec<(&str, u8, Vec<u8>, Expected)> = vec![
             ("hop-by-hop options", 0, header(UDP, padding), DENIED),
             ("destination options", 60, header(UDP, padding), DENIED),
             ("a router alert", 0, header(UDP, &[5, 2, 0, 0, 1, 0]), DENIED),
@@ -101,11 +101,11 @@ impl Kinds {
                 MALFORMED,
             ),
         ];
-        for (name, first, before, fate) in chains {
+        for (name, first, before, expected) in chains {
             let datagram = udp(src.into(), dst.into(), [self.port(), PORT], &self.mark());
             // The last header repeats itself, so that the datagram is read as headers.
             let frame = self.ip(&ipv6(src, dst, first, 64, &[before, datagram].concat()));
-            self.add(1, &format!("an IPv6 packet with {name}"), vec![(frame, fate)]);
+            self.add(1, &format!("an IPv6 packet with {name}"), vec![(frame, expected)]);
         }
         let datagram = udp(src.into(), dst.into(), [self.port(), PORT], &self.mark());
         let whole = ipv6(src, dst, 0, 64, &[header(60, padding), header(UDP, padding), datagram].concat());

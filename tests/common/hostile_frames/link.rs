@@ -6,10 +6,10 @@ impl Kinds {
     /// Adds Ethernet addresses and tags around a valid packet.
     pub(super) fn links(&mut self, family: usize) {
         let ends = self.ends(family);
-        let Ground { own, other, target, gateway, node, .. } = self.ground;
+        let Topology { own, other, target, gateway, node, .. } = self.topology;
         let everyone = [0xff; 6];
         let group = if family == 0 { [1, 0, 0x5e, 0, 0, 1] } else { [0x33, 0x33, 0, 0, 0, 1] };
-        for (name, mac, fate) in [
+        for (name, mac, expected) in [
             ("the target's", target.mac, NOT_FOR_US),
             ("another pod's", other.mac, NOT_FOR_US),
             ("the node's", node.mac, NOT_FOR_US),
@@ -22,7 +22,7 @@ impl Kinds {
             let mut frames = vec![];
             for mut frame in [self.datagram(ends), self.opening(ends)] {
                 frame[..6].copy_from_slice(&mac);
-                frames.push((frame, fate));
+                frames.push((frame, expected));
             }
             self.add(family, &format!("to an Ethernet address: {name}"), frames);
         }
@@ -36,9 +36,9 @@ impl Kinds {
             frame[6..12].copy_from_slice(&mac);
             self.add(family, &format!("from an Ethernet address: {name}"), vec![(frame, DENIED)]);
         }
-        let vlan = Fate::Drop("vlan");
-        let unknown = Fate::Drop("unknown-ethertype");
-        let tags: &[(&str, &[u8], Fate)] = &[
+        let vlan = Expected::Drop("vlan");
+        let unknown = Expected::Drop("unknown-ethertype");
+        let tags: &[(&str, &[u8], Expected)] = &[
             ("802.1Q identifier 0", &[0x81, 0, 0, 0], DENIED),
             ("802.1Q identifier 0 with a priority", &[0x81, 0, 0xe0, 0], DENIED),
             ("802.1Q identifier 1", &[0x81, 0, 0, 1], vlan),
@@ -49,10 +49,10 @@ impl Kinds {
             ("two 802.1Q tags", &[0x81, 0, 0, 0, 0x81, 0, 0, 0], unknown),
             ("an 802.1Q tag within 802.1ad", &[0x88, 0xa8, 0, 1, 0x81, 0, 0, 1], unknown),
         ];
-        for (name, tag, fate) in tags {
+        for (name, tag, expected) in tags {
             let frame = self.datagram(ends);
             let frame = [&frame[..12], tag, &frame[12..]].concat();
-            self.add(family, &format!("behind {name}"), vec![(frame, *fate)]);
+            self.add(family, &format!("behind {name}"), vec![(frame, *expected)]);
         }
         let frame = self.datagram(ends);
         let frames = (0..4)
@@ -60,8 +60,8 @@ impl Kinds {
         self.add(family, "an 802.1Q tag cut short", frames.take(4).collect());
         let mut frame = self.datagram(ends);
         frame[12..14].copy_from_slice(&[IPV6, IPV4][family].to_be_bytes());
-        let fate = if family == 0 { TRUNCATED } else { MALFORMED };
-        self.add(family, "under the ethertype of the other family", vec![(frame, fate)]);
+        let expected = if family == 0 { TRUNCATED } else { MALFORMED };
+        self.add(family, "under the ethertype of the other family", vec![(frame, expected)]);
         let mut frame = self.datagram(ends);
         frame.extend([0xee; 64]);
         self.add(family, "with bytes behind the packet", vec![(frame, DENIED)]);
@@ -71,7 +71,7 @@ impl Kinds {
             udp(src, dst, [self.port(), PORT], &[self.mark(), vec![0; bytes - MARK.len() - 2]].concat());
         let frame = self.between(ends, UDP, &largest);
         self.add(family, "as large as the link carries", vec![(frame, DENIED)]);
-        for (ttl, fate) in
+        for (ttl, expected) in
             [(0, "ttl-exceeded"), (1, "ttl-exceeded"), (2, "policy-ingress"), (255, "policy-ingress")]
         {
             let payload = udp(src, dst, [self.port(), PORT], &self.mark());
@@ -81,13 +81,13 @@ impl Kinds {
                 _ => unreachable!("one family"),
             };
             let frame = self.ip(&packet);
-            self.add(family, &format!("with {ttl} hops left"), vec![(frame, Fate::Drop(fate))]);
+            self.add(family, &format!("with {ttl} hops left"), vec![(frame, Expected::Drop(expected))]);
         }
     }
 
     /// Adds frames that are neither IPv4 nor IPv6, and that a host or a bridge would act on.
     pub(super) fn ethertypes(&mut self) {
-        let Ground { target, .. } = self.ground;
+        let Topology { target, .. } = self.topology;
         for (ethertype, name) in [
             (0x0000, "none"),
             (0x0026, "a length (802.3)"),
@@ -114,24 +114,24 @@ impl Kinds {
             (0xffff, "reserved"),
         ] {
             let mut frames = vec![];
-            for mac in [self.ground.gateway.mac, target.mac, [0xff; 6], [1, 0x80, 0xc2, 0, 0, 0x0e]] {
+            for mac in [self.topology.gateway.mac, target.mac, [0xff; 6], [1, 0x80, 0xc2, 0, 0, 0x0e]] {
                 let payload = [self.mark(), vec![0; 32]].concat();
-                let frame = ethernet(self.ground.own.mac, mac, ethertype, &payload);
-                frames.push((frame, Fate::Drop("unknown-ethertype")));
+                let frame = ethernet(self.topology.own.mac, mac, ethertype, &payload);
+                frames.push((frame, Expected::Drop("unknown-ethertype")));
             }
             self.add(0, &format!("ethertype {ethertype:#06x}, {name}"), frames);
         }
     }
 
     pub(super) fn arp(&mut self) {
-        let Ground { own, other, target, gateway, node, .. } = self.ground;
+        let Topology { own, other, target, gateway, node, .. } = self.topology;
         let of = |station: Station| <[u8; 4]>::try_from(octets(station.addresses[0])).unwrap();
         let [own_address, other_address, target_address, gateway_address, node_address] =
             [own, other, target, gateway, node].map(of);
         let (request, reply) = (1u8, 2u8);
         let everyone = [0xff; 6];
-        let consume = Fate::Consume;
-        let rows: &[(&str, u8, [u8; 4], [u8; 4], [u8; 6], Fate)] = &[
+        let consume = Expected::Consume;
+        let rows: &[(&str, u8, [u8; 4], [u8; 4], [u8; 6], Expected)] = &[
             ("asks for the target", request, own_address, target_address, everyone, consume),
             ("asks for the node", request, own_address, node_address, everyone, consume),
             ("asks the target itself", request, own_address, target_address, target.mac, NOT_FOR_US),
@@ -173,10 +173,10 @@ impl Kinds {
             ("asks inversely", 8, own_address, target_address, everyone, consume),
             ("has an operation of zero", 0, own_address, target_address, everyone, consume),
         ];
-        for (name, operation, sender, looked_for, to, fate) in rows {
+        for (name, operation, sender, looked_for, to, expected) in rows {
             let mut frame = arp(*operation, (own.mac, *sender), ([0; 6], *looked_for), *to);
             frame.extend(self.mark());
-            self.add(0, &format!("ARP that {name}"), vec![(frame, *fate)]);
+            self.add(0, &format!("ARP that {name}"), vec![(frame, *expected)]);
         }
         let whole = arp(request, (own.mac, own_address), ([0; 6], target_address), everyone);
         let frames = (14..whole.len()).map(|bytes| (whole[..bytes].to_vec(), consume)).collect();
@@ -190,7 +190,7 @@ impl Kinds {
     }
 
     pub(super) fn neighbor_discovery(&mut self) {
-        let Ground { own, other, target, gateway, .. } = self.ground;
+        let Topology { own, other, target, gateway, .. } = self.topology;
         let of = |station: Station| match station.addresses[1] {
             IpAddr::V6(address) => address,
             IpAddr::V4(_) => panic!("IPv6"),
@@ -202,7 +202,7 @@ impl Kinds {
         let none = Ipv6Addr::UNSPECIFIED;
         let group = [0x33, 0x33, 0, 0, 0, 1];
         let (solicitation, advertisement) = (135, 136);
-        let rows: &[(&str, u8, Ipv6Addr, Ipv6Addr, Ipv6Addr, u8, Fate)] = &[
+        let rows: &[(&str, u8, Ipv6Addr, Ipv6Addr, Ipv6Addr, u8, Expected)] = &[
             (
                 "a solicitation for the target",
                 solicitation,
@@ -210,7 +210,7 @@ impl Kinds {
                 all_nodes,
                 target_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "a solicitation from a router's distance",
@@ -219,7 +219,7 @@ impl Kinds {
                 all_nodes,
                 target_address,
                 64,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "a solicitation as the target",
@@ -237,7 +237,7 @@ impl Kinds {
                 all_nodes,
                 target_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "a search for duplicates of the target",
@@ -246,7 +246,7 @@ impl Kinds {
                 all_nodes,
                 target_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "a solicitation for a group",
@@ -255,7 +255,7 @@ impl Kinds {
                 all_nodes,
                 all_nodes,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "an advertisement of the target",
@@ -264,7 +264,7 @@ impl Kinds {
                 all_nodes,
                 target_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "an advertisement of the switch",
@@ -273,7 +273,7 @@ impl Kinds {
                 all_nodes,
                 gateway_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "an advertisement as the target",
@@ -291,7 +291,7 @@ impl Kinds {
                 target_address,
                 gateway_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
             (
                 "a solicitation to the target",
@@ -300,37 +300,37 @@ impl Kinds {
                 target_address,
                 target_address,
                 255,
-                Fate::Consume,
+                Expected::Consume,
             ),
         ];
-        for (name, kind, src, dst, about, hops, fate) in rows {
+        for (name, kind, src, dst, about, hops, expected) in rows {
             let payload = [&about.octets()[..], &[2, 1], &own.mac].concat();
             let message = icmp((*src).into(), (*dst).into(), *kind, 0, [0x20, 0, 0, 0], &payload);
             let packet = ipv6(*src, *dst, ICMPV6, *hops, &message);
             let to = if dst.is_multicast() { group } else { gateway.mac };
             let frame = ethernet(own.mac, to, IPV6, &packet);
-            self.add(1, name, vec![(frame, *fate)]);
+            self.add(1, name, vec![(frame, *expected)]);
         }
         let prefix =
             [&[3, 4, 64, 0xc0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], &own_address.octets()].concat();
-        for (name, kind, src, fate) in [
-            ("a router advertisement with a prefix", 134, link_local, Fate::Consume),
-            ("a router advertisement as the switch", 134, gateway_address, Fate::Consume),
+        for (name, kind, src, expected) in [
+            ("a router advertisement with a prefix", 134, link_local, Expected::Consume),
+            ("a router advertisement as the switch", 134, gateway_address, Expected::Consume),
             ("a router advertisement as the target", 134, target_address, SPOOFED),
-            ("a router solicitation", 133, link_local, Fate::Consume),
-            ("a redirect as the switch", 137, gateway_address, Fate::Consume),
+            ("a router solicitation", 133, link_local, Expected::Consume),
+            ("a redirect as the switch", 137, gateway_address, Expected::Consume),
         ] {
             let payload = [&[0; 8][..], &prefix].concat();
             let message = icmp(src.into(), all_nodes.into(), kind, 0, [64, 0, 7, 8], &payload);
             let packet = ipv6(src, all_nodes, ICMPV6, 255, &message);
             let frame = ethernet(own.mac, group, IPV6, &packet);
-            self.add(1, name, vec![(frame, fate)]);
+            self.add(1, name, vec![(frame, expected)]);
         }
         // The message follows hop-by-hop options, as listener reports do (RFC 3810 section 5).
         let message = icmp(link_local.into(), all_nodes.into(), 143, 0, [0, 0, 0, 1], &[4, 0, 0, 0]);
         let options = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
         let packet = ipv6(link_local, all_nodes, 0, 1, &[&options[..], &message].concat());
         let frame = ethernet(own.mac, group, IPV6, &packet);
-        self.add(1, "a listener report behind a router alert", vec![(frame, Fate::Consume)]);
+        self.add(1, "a listener report behind a router alert", vec![(frame, Expected::Consume)]);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Station {
 
 /// Stations as one hostile pod sees them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ground {
+pub(crate) struct Topology {
     /// Sending pod.
     pub(crate) own: Station,
     /// Pod that takes no part.
@@ -57,7 +57,7 @@ pub(crate) struct Ground {
 
 /// Verdict of the switch on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Expected {
     /// Dropped for this reason.
     Drop(&'static str),
     /// Denied by policy. Without the policy dropped for this reason.
@@ -71,41 +71,41 @@ pub(crate) enum Fate {
 }
 
 /// Verdict on a valid frame that policy denies.
-pub(crate) const DENIED: Fate = Fate::Drop(POLICY);
-const SPOILED: Fate = Fate::Denied("bad-checksum");
-const INVALID_STATE: Fate = Fate::Drop("invalid-state");
-const MALFORMED: Fate = Fate::Drop("malformed");
-const MULTICAST: Fate = Fate::Drop("multicast");
-const NOT_FOR_US: Fate = Fate::Drop("not-for-us");
-const NO_ROUTE: Fate = Fate::Drop("no-route");
-const SPOOFED: Fate = Fate::Drop("spoofed");
-const TRUNCATED: Fate = Fate::Drop("truncated");
+pub(crate) const DENIED: Expected = Expected::Drop(POLICY);
+const SPOILED: Expected = Expected::Denied("bad-checksum");
+const INVALID_STATE: Expected = Expected::Drop("invalid-state");
+const MALFORMED: Expected = Expected::Drop("malformed");
+const MULTICAST: Expected = Expected::Drop("multicast");
+const NOT_FOR_US: Expected = Expected::Drop("not-for-us");
+const NO_ROUTE: Expected = Expected::Drop("no-route");
+const SPOOFED: Expected = Expected::Drop("spoofed");
+const TRUNCATED: Expected = Expected::Drop("truncated");
 
 /// Kind of frames.
 pub(crate) struct Kind {
     pub(crate) name: String,
     /// Frames in the order of sending, each with its verdict.
-    pub(crate) frames: Vec<(Vec<u8>, Fate)>,
+    pub(crate) frames: Vec<(Vec<u8>, Expected)>,
 }
 
-impl Fate {
+impl Expected {
     /// Counter of the verdict, as [`Kind::verdicts`] names it.
     fn counter(self) -> &'static str {
         match self {
-            Fate::Drop(reason) => reason,
-            Fate::Denied(_) => POLICY,
-            Fate::Deliver => "delivered",
-            Fate::Consume => "consumed",
-            Fate::Wait => "waiting",
+            Expected::Drop(reason) => reason,
+            Expected::Denied(_) => POLICY,
+            Expected::Deliver => "delivered",
+            Expected::Consume => "consumed",
+            Expected::Wait => "waiting",
         }
     }
 
     /// Verdict without a policy on a frame that policy decides on.
-    fn without_policy(self) -> Option<Fate> {
+    fn without_policy(self) -> Option<Expected> {
         match self {
-            Fate::Denied(reason) => Some(Fate::Drop(reason)),
-            Fate::Deliver => Some(self),
-            _ => (self == DENIED).then_some(Fate::Deliver),
+            Expected::Denied(reason) => Some(Expected::Drop(reason)),
+            Expected::Deliver => Some(self),
+            _ => (self == DENIED).then_some(Expected::Deliver),
         }
     }
 }
@@ -114,15 +114,16 @@ impl Kind {
     /// Number of frames by verdict: drop reasons, `delivered`, `consumed` and `waiting`.
     pub(crate) fn verdicts(&self) -> BTreeMap<String, u64> {
         let mut verdicts = BTreeMap::new();
-        for (_, fate) in &self.frames {
-            *verdicts.entry(fate.counter().to_owned()).or_default() += 1;
+        for (_, expected) in &self.frames {
+            *verdicts.entry(expected.counter().to_owned()).or_default() += 1;
         }
         verdicts
     }
 
     /// The same frames with their verdicts without a policy; `None` if one of them has none that policy decides on.
     pub(crate) fn without_policy(&self) -> Option<Kind> {
-        let frames = self.frames.iter().map(|(frame, fate)| Some((frame.clone(), fate.without_policy()?)));
+        let frames =
+            self.frames.iter().map(|(frame, expected)| Some((frame.clone(), expected.without_policy()?)));
         Some(Kind { name: self.name.clone(), frames: frames.collect::<Option<_>>()? })
     }
 
@@ -134,7 +135,10 @@ impl Kind {
 
     /// Numbers of the frames that are delivered; a later fragment has none.
     pub(crate) fn delivered(&self) -> impl Iterator<Item = Option<u16>> {
-        self.frames.iter().filter(|(_, fate)| *fate == Fate::Deliver).map(|(frame, _)| number(frame))
+        self.frames
+            .iter()
+            .filter(|(_, expected)| *expected == Expected::Deliver)
+            .map(|(frame, _)| number(frame))
     }
 }
 
@@ -145,8 +149,8 @@ pub(crate) fn number(frame: &[u8]) -> Option<u16> {
 }
 
 /// Builds all kinds of one pod, with frame numbers from `first` on.
-pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
-    let mut kinds = Kinds { ground: *ground, all: vec![], next: first };
+pub(crate) fn all(topology: &Topology, first: u16) -> Vec<Kind> {
+    let mut kinds = Kinds { topology: *topology, all: vec![], next: first };
     for family in [0, 1] {
         kinds.tcp_flags(family);
         kinds.tcp_headers(family);
@@ -180,8 +184,8 @@ const CLIENT_NEXT: u32 = 70_001;
 const SERVER_NEXT: u32 = 90_001;
 
 /// Frames of the handshake; each with `true` if the friend sends it.
-pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] {
-    let kinds = Kinds { ground: *ground, all: vec![], next: 0 };
+pub(crate) fn handshake(topology: &Topology, family: usize) -> [(Vec<u8>, bool); 3] {
+    let kinds = Kinds { topology: *topology, all: vec![], next: 0 };
     let (client, server) = kinds.ends(family);
     let segment = |flags, sequence, acknowledgement, to_server: bool| {
         let (src, dst) = if to_server { (client, server) } else { (server, client) };
@@ -189,7 +193,7 @@ pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] 
         let segment = Segment { ports, flags, sequence, acknowledgement };
         let mut frame = kinds.between((src, dst), TCP, &segment.bytes(src, dst, &[]));
         if !to_server {
-            frame[6..12].copy_from_slice(&ground.target.mac);
+            frame[6..12].copy_from_slice(&topology.target.mac);
         }
         (frame, to_server)
     };
@@ -201,10 +205,10 @@ pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] 
 }
 
 /// Builds kinds on that connection, from the friend itself or from a stranger that knows all of its numbers.
-pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
-    let mut kinds = Kinds { ground: *ground, all: vec![], next: first };
+pub(crate) fn about_a_connection(topology: &Topology, first: u16) -> Vec<Kind> {
+    let mut kinds = Kinds { topology: *topology, all: vec![], next: first };
     for family in [0, 1] {
-        if ground.is_friend {
+        if topology.is_friend {
             kinds.own_connection(family);
         } else {
             kinds.others_connection(family);
@@ -214,16 +218,16 @@ pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
 }
 
 /// Fragment: first byte, last byte, More Fragments, verdict.
-type Part = ((usize, usize), bool, Fate);
+type Part = ((usize, usize), bool, Expected);
 
 struct Kinds {
-    ground: Ground,
+    topology: Topology,
     all: Vec<Kind>,
     next: u16,
 }
 
 impl Kinds {
-    fn add(&mut self, family: usize, name: &str, frames: Vec<(Vec<u8>, Fate)>) {
+    fn add(&mut self, family: usize, name: &str, frames: Vec<(Vec<u8>, Expected)>) {
         let name = format!("IPv{}: {name}", [4, 6][family]);
         self.all.push(Kind { name, frames });
     }
@@ -247,7 +251,7 @@ impl Kinds {
 
     /// Source and destination of an attack.
     fn ends(&self, family: usize) -> (IpAddr, IpAddr) {
-        (self.ground.own.addresses[family], self.ground.target.addresses[family])
+        (self.topology.own.addresses[family], self.topology.target.addresses[family])
     }
 
     fn ends_v4(&self) -> (Ipv4Addr, Ipv4Addr) {
@@ -266,7 +270,7 @@ impl Kinds {
 
     /// Builds a frame to the switch.
     fn frame(&self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
-        ethernet(self.ground.own.mac, self.ground.gateway.mac, ethertype, payload)
+        ethernet(self.topology.own.mac, self.topology.gateway.mac, ethertype, payload)
     }
 
     /// Builds a frame to the switch with an IP packet.
@@ -292,7 +296,7 @@ impl Kinds {
     }
 
     /// Verdict on such a segment.
-    fn opened(&self) -> Fate {
-        if self.ground.is_friend { Fate::Deliver } else { DENIED }
+    fn opened(&self) -> Expected {
+        if self.topology.is_friend { Expected::Deliver } else { DENIED }
     }
 }

@@ -22,8 +22,8 @@ impl Kinds {
                     let mark = self.mark();
                     let segment = Segment::of([src_port, dst_port], flags).bytes(src, dst, &mark);
                     let policy = if dst_port == PORT { self.opened() } else { DENIED };
-                    let fate = if senseless { MALFORMED } else { evaluated.unwrap_or(policy) };
-                    frames.push((self.between((src, dst), TCP, &segment), fate));
+                    let expected = if senseless { MALFORMED } else { evaluated.unwrap_or(policy) };
+                    frames.push((self.between((src, dst), TCP, &segment), expected));
                 }
             }
             self.add(family, &format!("TCP with control bits {flags:06b} outside any connection"), frames);
@@ -33,7 +33,7 @@ impl Kinds {
     /// Adds segments of another pod's connection with correct numbers, and ICMP errors about it.
     pub(super) fn others_connection(&mut self, family: usize) {
         let (own, target) = self.ends(family);
-        let friend = self.ground.other.addresses[family];
+        let friend = self.topology.other.addresses[family];
         let exact =
             |ports, flags| Segment { ports, flags, sequence: CLIENT_NEXT, acknowledgement: SERVER_NEXT };
         let reverse =
@@ -41,15 +41,15 @@ impl Kinds {
         let (mut as_friend, mut as_target, mut as_itself) = (vec![], vec![], vec![]);
         for flags in 0..64 {
             let senseless = flags & SYN != 0 && flags & (FIN | RST) != 0;
-            let or_malformed = |fate| if senseless { MALFORMED } else { fate };
+            let or_malformed = |expected| if senseless { MALFORMED } else { expected };
             let segment = exact([CLIENT_PORT, PORT], flags).bytes(friend, target, &self.mark());
             as_friend.push((self.between((friend, target), TCP, &segment), or_malformed(SPOOFED)));
             let segment = reverse([PORT, CLIENT_PORT], flags).bytes(target, friend, &self.mark());
             as_target.push((self.between((target, friend), TCP, &segment), or_malformed(SPOOFED)));
             let opens = flags & SYN != 0 && flags & ACK == 0;
             let segment = exact([CLIENT_PORT, PORT], flags).bytes(own, target, &self.mark());
-            let fate = or_malformed(if opens { DENIED } else { INVALID_STATE });
-            as_itself.push((self.between((own, target), TCP, &segment), fate));
+            let expected = or_malformed(if opens { DENIED } else { INVALID_STATE });
+            as_itself.push((self.between((own, target), TCP, &segment), expected));
         }
         self.add(family, "exact segments of somebody else's connection, as the client", as_friend);
         self.add(family, "exact segments of somebody else's connection, as the server", as_target);
@@ -80,26 +80,26 @@ impl Kinds {
     pub(super) fn own_connection(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         let far = 1 << 30;
-        let rows: &[(&str, u8, u32, u32, Fate)] = &[
-            ("an acknowledgement", ACK, 0, 0, Fate::Deliver),
+        let rows: &[(&str, u8, u32, u32, Expected)] = &[
+            ("an acknowledgement", ACK, 0, 0, Expected::Deliver),
             ("a reset far from the window", RST, far, 0, INVALID_STATE),
             ("a reset behind the window", RST, u32::MAX - far, 0, INVALID_STATE),
-            ("a reset in the window that is not exact", RST, 100, 0, Fate::Deliver),
-            ("another acknowledgement", ACK | PSH, 0, 0, Fate::Deliver),
+            ("a reset in the window that is not exact", RST, 100, 0, Expected::Deliver),
+            ("another acknowledgement", ACK | PSH, 0, 0, Expected::Deliver),
         ];
-        for &(name, flags, sequence, acknowledgement, fate) in rows {
+        for &(name, flags, sequence, acknowledgement, expected) in rows {
             let sequence = CLIENT_NEXT.wrapping_add(sequence);
             let acknowledgement = SERVER_NEXT.wrapping_add(acknowledgement);
             let segment = Segment { ports: [CLIENT_PORT, PORT], flags, sequence, acknowledgement };
             let bytes = segment.bytes(src, dst, &self.mark());
             let frame = self.between((src, dst), TCP, &bytes);
-            self.add(family, &format!("{name} on its own connection"), vec![(frame, fate)]);
+            self.add(family, &format!("{name} on its own connection"), vec![(frame, expected)]);
         }
     }
 
     pub(super) fn tcp_headers(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
-        for (name, words, fate) in [
+        for (name, words, expected) in [
             ("a TCP header of no words", 0, MALFORMED),
             ("a TCP header of four words", 4, MALFORMED),
             ("a TCP header longer than its segment", 15, TRUNCATED),
@@ -112,7 +112,7 @@ impl Kinds {
             let sum = checksum(&[sum, segment.clone()].concat());
             segment[16..18].copy_from_slice(&sum);
             let frame = self.between((src, dst), TCP, &segment);
-            self.add(family, name, vec![(frame, fate)]);
+            self.add(family, name, vec![(frame, expected)]);
         }
         let options: [(&str, &[u8]); 5] = [
             ("no end", &[3, 3, 14, 8]),
@@ -129,14 +129,14 @@ impl Kinds {
         for (name, ports) in [("from", [0, PORT]), ("to", [40_000, 0])] {
             let segment = Segment::of(ports, SYN).bytes(src, dst, &self.mark());
             let frame = self.between((src, dst), TCP, &segment);
-            let fate = if ports[1] == PORT { self.opened() } else { DENIED };
-            self.add(family, &format!("a SYN {name} port 0"), vec![(frame, fate)]);
+            let expected = if ports[1] == PORT { self.opened() } else { DENIED };
+            self.add(family, &format!("a SYN {name} port 0"), vec![(frame, expected)]);
         }
         let mut spoiled = Segment::of([self.port(), PORT], SYN).bytes(src, dst, &self.mark());
         spoiled[17] ^= 0x55;
         let frame = self.between((src, dst), TCP, &spoiled);
         // Policy drops the frame before the checksum is verified.
-        let fate = if self.ground.is_friend { Fate::Drop("bad-checksum") } else { SPOILED };
-        self.add(family, "a SYN with a wrong checksum", vec![(frame, fate)]);
+        let expected = if self.topology.is_friend { Expected::Drop("bad-checksum") } else { SPOILED };
+        self.add(family, "a SYN with a wrong checksum", vec![(frame, expected)]);
     }
 }

@@ -11,11 +11,11 @@ impl Kinds {
             ("more than there is", 900, MALFORMED),
             ("eight", 8, SPOILED),
         ];
-        for (name, bytes, fate) in lies {
+        for (name, bytes, expected) in lies {
             let mut datagram = udp(src, dst, [self.port(), PORT], &self.mark());
             datagram[4..6].copy_from_slice(&u16::to_be_bytes(bytes));
             let frame = self.between((src, dst), UDP, &datagram);
-            self.add(family, &format!("a UDP length of {name}"), vec![(frame, fate)]);
+            self.add(family, &format!("a UDP length of {name}"), vec![(frame, expected)]);
         }
         for port in [0, 53, 67, 68, 123, 137, 546, 547, 1900, 4789, 5353, 6081] {
             let frames = [[port, port], [self.port(), port], [port, PORT]].map(|ports| {
@@ -28,9 +28,9 @@ impl Kinds {
         spoiled[7] ^= 0x55;
         let mut unchecked = udp(src, dst, [self.port(), PORT], &self.mark());
         unchecked[6..8].fill(0);
-        for (name, datagram, fate) in [("a wrong", spoiled, SPOILED), ("no", unchecked, DENIED)] {
+        for (name, datagram, expected) in [("a wrong", spoiled, SPOILED), ("no", unchecked, DENIED)] {
             let frame = self.between((src, dst), UDP, &datagram);
-            self.add(family, &format!("UDP with {name} checksum"), vec![(frame, fate)]);
+            self.add(family, &format!("UDP with {name} checksum"), vec![(frame, expected)]);
         }
         for chunk in [0, 1, 2, 3, 6, 7, 9, 10, 11, 14, 255] {
             let frames = [0, 7].map(|tag| {
@@ -52,10 +52,10 @@ impl Kinds {
         // Echo identifiers of other pods are easy to guess.
         for identifier in [0, 1, 0xffff] {
             let mut frames = vec![];
-            for (kind, fate) in [(request, DENIED), (reply, INVALID_STATE)] {
+            for (kind, expected) in [(request, DENIED), (reply, INVALID_STATE)] {
                 let [high, low] = u16::to_be_bytes(identifier);
                 let message = icmp(src, dst, kind, 0, [high, low, 0, 1], &self.mark());
-                frames.push((self.between((src, dst), protocol, &message), fate));
+                frames.push((self.between((src, dst), protocol, &message), expected));
             }
             self.add(family, &format!("echo and reply with identifier {identifier}"), frames);
         }
@@ -68,7 +68,7 @@ impl Kinds {
     /// without a quoted packet.
     pub(super) fn errors(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
-        let others = self.ground.other.addresses[family];
+        let others = self.topology.other.addresses[family];
         let protocol = [ICMP, ICMPV6][family];
         let types: &[(u8, &[u8])] = if family == 0 {
             &[(3, &[0, 1, 3, 4, 13]), (11, &[0, 1]), (12, &[0])]

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::host::Network;
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 
 /// Bytes of a TCP transfer in each direction: more than windows and segments.
 const TRANSFER: usize = 300_000;
@@ -46,7 +46,7 @@ fn listen(server: &impl Network, to: SocketAddr) -> std::io::Result<TcpListener>
     let start = Instant::now();
     loop {
         match server.enter(|| TcpListener::bind(any(to))) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < PATIENCE => {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             listening => return listening,
@@ -61,23 +61,23 @@ fn tcp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
         let start = Instant::now();
         let (mut stream, from) = loop {
             match listener.accept() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < PATIENCE => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && start.elapsed() < TIMEOUT => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 other => break other?,
             }
         };
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut data = vec![0; TRANSFER];
         stream.read_exact(&mut data)?;
         stream.write_all(&data)?;
         Ok(from.ip())
     });
-    let mut stream = client.enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = client.enter(|| TcpStream::connect_timeout(&to, TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     assert_eq!(stream.peer_addr()?, to, "the client sees another address than it has connected to");
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let data: Vec<u8> = (0..TRANSFER).map(|n| (n % 251) as u8).collect();
     stream.write_all(&data)?;
     let mut back = vec![0; TRANSFER];
@@ -126,7 +126,7 @@ fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
         // A datagram may be lost while neighbours are resolved, or be too large for the path at first.
         let start = Instant::now();
         let answered = std::iter::repeat_with(|| exchange(&mut buffer))
-            .take_while(|_| start.elapsed() < PATIENCE)
+            .take_while(|_| start.elapsed() < TIMEOUT)
             .find_map(Result::ok);
         let lost = || std::io::Error::other(format!("a datagram of {bytes} bytes is lost"));
         let from = answered.ok_or_else(lost)?;
@@ -142,7 +142,7 @@ fn udp(client: &impl Network, server: &impl Network, to: SocketAddr) -> std::io:
 pub(crate) fn pings(client: &impl Network, to: IpAddr, bytes: usize) -> bool {
     let start = Instant::now();
     std::iter::repeat_with(|| ping(client, to, bytes))
-        .take_while(|is_answered| *is_answered || start.elapsed() < PATIENCE)
+        .take_while(|is_answered| *is_answered || start.elapsed() < TIMEOUT)
         .any(|is_answered| is_answered)
 }
 

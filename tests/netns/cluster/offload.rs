@@ -10,7 +10,7 @@ use serde_json::json;
 use super::exchange::exchange;
 use super::host::Network;
 use super::rig::{Backend, Cluster, Node, outside};
-use crate::support::{PATIENCE, eventually, isolated};
+use crate::support::{TIMEOUT, eventually, isolated};
 
 const EXCHANGES: u64 = 300;
 const PORT: u16 = 7000;
@@ -51,7 +51,7 @@ impl Talk {
         while [&talk.client, &talk.server].iter().any(|end| end.recv(&mut [0; 16]).is_ok()) {}
         for end in [&talk.client, &talk.server] {
             end.set_nonblocking(false).unwrap();
-            end.set_read_timeout(Some(PATIENCE)).unwrap();
+            end.set_read_timeout(Some(TIMEOUT)).unwrap();
         }
         talk.exchange();
         talk

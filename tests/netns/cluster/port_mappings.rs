@@ -14,7 +14,7 @@ use super::rig::{Backend, Cluster, Node, outside};
 use super::services::Server;
 use crate::support::closed::{FirstPacket, drops};
 use crate::support::verdict::INGRESS;
-use crate::support::{PATIENCE, eventually, isolated};
+use crate::support::{TIMEOUT, eventually, isolated};
 
 const HOST_PORT: u16 = 8080;
 
@@ -101,13 +101,13 @@ fn connections_by_a_port_of_the_node_outlive_the_switch_and_the_port_goes_with_i
         .map(|at| {
             let any = if at.is_ipv4() { "0.0.0.0" } else { "::" };
             let listener = web.enter(|| TcpListener::bind((any, PORT)).unwrap());
-            let client = cluster.outside.enter(|| TcpStream::connect_timeout(at, PATIENCE).unwrap());
+            let client = cluster.outside.enter(|| TcpStream::connect_timeout(at, TIMEOUT).unwrap());
             [client, listener.accept().unwrap().0]
         })
         .collect();
     let mut go_on = || {
         for [client, server] in &mut connections {
-            server.set_read_timeout(Some(PATIENCE)).unwrap();
+            server.set_read_timeout(Some(TIMEOUT)).unwrap();
             client.write_all(b"hello").unwrap();
             server.read_exact(&mut [0; 5]).unwrap();
         }
@@ -133,7 +133,7 @@ fn connections_by_a_port_of_the_node_outlive_the_switch_and_the_port_goes_with_i
     node.client().delete_pod(&PodName::new("default", "web")).unwrap();
     eventually("the node has its port", || {
         let listener = node.host.enter(|| TcpListener::bind(("0.0.0.0", HOST_PORT)).unwrap());
-        let client = cluster.outside.enter(|| TcpStream::connect_timeout(&at[0], PATIENCE));
+        let client = cluster.outside.enter(|| TcpStream::connect_timeout(&at[0], TIMEOUT));
         client.is_ok() && listener.accept().is_ok()
     });
 }
@@ -207,7 +207,7 @@ fn one_port_leads_to_several_pods_by_address_and_protocol() {
 fn hears_datagram(client: &impl Network, server: &impl Network, to: SocketAddr) -> bool {
     let serving = server.enter(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
     let asking = client.enter(|| UdpSocket::bind(("0.0.0.0", 0)).unwrap());
-    serving.set_read_timeout(Some(PATIENCE)).unwrap();
+    serving.set_read_timeout(Some(TIMEOUT)).unwrap();
     asking.send_to(b"hello", to).unwrap();
     serving.recv(&mut [0; 16]).is_ok()
 }

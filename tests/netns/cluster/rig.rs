@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::exchange::PORT;
 use super::host::{Host, Network};
 use crate::api_server::ApiServer;
-use crate::support::{PATIENCE, add_card, eventually};
+use crate::support::{TIMEOUT, add_card, eventually};
 
 /// Directory of the IPAM plugins of Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
@@ -335,7 +335,7 @@ impl Node {
     pub(crate) fn wait_until_ready(&self) {
         let start = Instant::now();
         while !self.client().status().is_ok_and(|status| status.tables_loaded) {
-            assert!(start.elapsed() < PATIENCE, "no switch: {}", self.log());
+            assert!(start.elapsed() < TIMEOUT, "no switch: {}", self.log());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use self::rig::{Container, Network, addresses, plugin, serve, talks};
 use crate::support::closed::{FirstPacket, ProgramCounts, assert_dropped_by_program};
 use crate::support::veth::{ip, try_ip};
-use crate::support::{INGRESS, PATIENCE, PORT, eventually, isolated};
+use crate::support::{INGRESS, PORT, TIMEOUT, eventually, isolated};
 
 fn only_from(app: &str, from: &str) -> String {
     crate::support::only_from(app, from)
@@ -285,7 +285,7 @@ fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
     let _server = db.serve(to);
     web.assert_reaches(to);
     let mut connection = web.connect(db, to);
-    assert!(connection.goes_on(PATIENCE));
+    assert!(connection.goes_on(TIMEOUT));
     let host_end = on_veth["interfaces"][0]["name"].as_str().unwrap();
     network.kill();
     // Pods are closed, and the plugin says so.
@@ -302,7 +302,7 @@ fn a_switch_that_is_away_forgets_what_was_removed_meanwhile() {
     assert_eq!((network.client().pods().unwrap().len(), network.records("pending")), (2, 0));
     network.apply(&[(web, &on_tap), (db, &on_veth)], "");
     web.assert_reaches(to);
-    assert!(connection.goes_on(PATIENCE), "the flow has not survived");
+    assert!(connection.goes_on(TIMEOUT), "the flow has not survived");
     let answer = network.call("STATUS", web, &network.with("cniVersion", "1.1.0"));
     assert!(answer.success && answer.json.is_null(), "{answer:?}");
     network.del(web);
@@ -457,7 +457,7 @@ fn the_node_reaches_its_containers_and_they_reach_it() {
     let to = addresses(&on_veth)[0];
     let listener = TcpListener::bind((of_node, PORT)).unwrap();
     let _servers = [db.serve(to), serve(listener)];
-    assert!(talks(to, PATIENCE), "the node does not reach its pod");
+    assert!(talks(to, TIMEOUT), "the node does not reach its pod");
     network.assert_denied(&web, to, INGRESS);
     web.assert_reaches(of_node);
     let routes = || String::from_utf8(try_ip(&format!("route show dev {node_end}")).stdout).unwrap();

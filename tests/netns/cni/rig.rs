@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::support::closed::{FirstPacket, assert_counted, drops};
 use crate::support::connection::Connection;
 use crate::support::veth::ip;
-use crate::support::{PATIENCE, PORT};
+use crate::support::{PORT, TIMEOUT};
 
 /// Directory of the IPAM plugins of Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
@@ -255,13 +255,13 @@ impl Container {
     pub(crate) fn connect(&self, to: &Container, address: IpAddr) -> Connection {
         let address = SocketAddr::new(address, PORT + 1);
         let listener = to.run(|| TcpListener::bind(address)).unwrap();
-        let client = self.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+        let client = self.run(|| TcpStream::connect_timeout(&address, TIMEOUT)).unwrap();
         let (server, _) = listener.accept().unwrap();
         Connection { client, server }
     }
 
     pub(crate) fn assert_reaches(&self, to: IpAddr) {
-        assert!(self.run(|| talks(to, PATIENCE)), "{} does not reach {to}", self.pod);
+        assert!(self.run(|| talks(to, TIMEOUT)), "{} does not reach {to}", self.pod);
     }
 
     pub(crate) fn has_interface(&self) -> bool {
@@ -288,10 +288,10 @@ pub(crate) fn serve(listener: TcpListener) -> JoinHandle<()> {
 }
 
 /// Tells whether a server answers in the calling thread's namespace.
-pub(crate) fn talks(to: IpAddr, patience: Duration) -> bool {
+pub(crate) fn talks(to: IpAddr, timeout: Duration) -> bool {
     let exchange = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::new(to, PORT), patience)?;
-        stream.set_read_timeout(Some(patience))?;
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::new(to, PORT), timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer)?;
         Ok(answer == *b"hello")

@@ -13,7 +13,7 @@ use palisade::lab::{Lab, LabSpec};
 use palisade::net::flow::Protocol;
 
 use super::rig::{allowed, closed, denied, only_passes, run, serve, start, start_with, up};
-use crate::support::{PATIENCE, PORT, Rig, eventually, isolated, only_from, pods_manifest};
+use crate::support::{PORT, Rig, TIMEOUT, eventually, isolated, only_from, pods_manifest};
 
 /// Neighbour that no packet asks for.
 const SOMEONE: &str = "192.0.2.7";
@@ -65,7 +65,7 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over() {
     let rig = thread::scope(|scope| {
         scope.spawn(|| {
             let start = Instant::now();
-            while !stop.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            while !stop.load(Ordering::Relaxed) && start.elapsed() < TIMEOUT {
                 let is_answered = socket.send(b"ping").is_ok() && socket.recv(&mut [0; 16]).is_ok();
                 sent.fetch_add(1, Ordering::Relaxed);
                 lost.fetch_add(u64::from(!is_answered), Ordering::Relaxed);
@@ -74,7 +74,7 @@ fn a_killed_switch_leaves_policy_in_force_and_the_next_takes_over() {
         });
         scope.spawn(|| {
             let start = Instant::now();
-            while !stop.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            while !stop.load(Ordering::Relaxed) && start.elapsed() < TIMEOUT {
                 flood.send_to(b"denied", forbidden).unwrap();
                 thread::sleep(Duration::from_micros(50));
             }

@@ -17,7 +17,7 @@ use crate::support::closed::{assert_cut, assert_hears_nothing, drops};
 use crate::support::connection::Connection;
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_protocol_denied, eventually, isolated, only_from, pods_manifest,
+    INGRESS, PORT, Rig, TIMEOUT, assert_protocol_denied, eventually, isolated, only_from, pods_manifest,
 };
 
 #[test]
@@ -47,7 +47,7 @@ fn the_kernel_connects_pods_once_the_tables_place_them_and_as_they_say() {
     let (db, other) = (rig.pod("db"), rig.pod("other"));
     assert_protocol_denied(&rig.switch, &other, (Protocol::ICMP, db.v4().into(), 0), INGRESS);
     // Isolation for ingress leaves the pod's own connections.
-    assert_eq!(ping(&db, other.v6().into(), PATIENCE).unwrap(), Outcome::Allowed);
+    assert_eq!(ping(&db, other.v6().into(), TIMEOUT).unwrap(), Outcome::Allowed);
     assert_counted(&rig);
     assert_announced(&rig);
     // Without its tables the pod is closed again.
@@ -106,7 +106,7 @@ fn a_change_ends_the_flows_that_it_denies_and_no_other() {
     let (db, client, other) = (rig.pod("db"), rig.pod("client"), rig.pod("other"));
     let mut stays = Connection::open(&client, &db);
     let mut ends = Connection::open(&other, &db);
-    assert!(stays.goes_on(PATIENCE) && ends.goes_on(PATIENCE));
+    assert!(stays.goes_on(TIMEOUT) && ends.goes_on(TIMEOUT));
     rig.apply(&only_from("db", "client"));
     assert_cut(&rig.switch, &other, &mut ends, INGRESS);
     let dropped = || drops(rig.switch.client(), &db.plan().host_interface, INGRESS);
@@ -114,10 +114,10 @@ fn a_change_ends_the_flows_that_it_denies_and_no_other() {
     ends.server.write_all(b"reply").unwrap();
     eventually("replies of a denied connection are dropped", || dropped() > before);
     assert_hears_nothing(&ends.client);
-    assert!(stays.goes_on(PATIENCE));
+    assert!(stays.goes_on(TIMEOUT));
     // A connection that is allowed again goes on.
     rig.switch.apply(&pods_manifest(&rig.lab)).unwrap();
-    ends.client.set_read_timeout(Some(PATIENCE)).unwrap();
+    ends.client.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(ends.client.read(&mut [0; 8]).unwrap(), 5);
 }
 
@@ -173,7 +173,7 @@ fn a_frame_that_comes_by_a_card_is_not_the_nodes_own() {
     std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
     rig.switch.client().put_port("up0", &PortRequest::of(PortKind::Uplink)).unwrap();
     let receiver = db.run(|| UdpSocket::bind((db.v6(), PORT))).unwrap().unwrap();
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
     let card = PacketSocket::open("up1").unwrap();
     let [from, to] = ["up1", "up0"].map(|end| Interface::find(end).unwrap().mac.0);
     let send = |source: Ipv6Addr, words: &[u8]| {
@@ -214,7 +214,7 @@ fn a_frame_that_comes_by_a_card_is_not_the_nodes_own() {
     let card = Interface::find("up0").unwrap().index;
     let group: Ipv6Addr = "ff02::1234".parse().unwrap();
     hears.join_multicast_v6(&group, card).unwrap();
-    hears.set_read_timeout(Some(PATIENCE)).unwrap();
+    hears.set_read_timeout(Some(TIMEOUT)).unwrap();
     let says = UdpSocket::bind((OWN, 0)).unwrap();
     says.send_to(b"group", std::net::SocketAddrV6::new(group, PORT, 0, card)).unwrap();
     assert_eq!(hears.recv(&mut [0; 16]).unwrap(), 5);

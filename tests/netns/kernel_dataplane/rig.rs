@@ -10,7 +10,7 @@ use palisade::net::flow::Protocol;
 
 use crate::support::closed::FirstPacket;
 use crate::support::packet_log::{Packet, PacketLog};
-use crate::support::{INGRESS, PATIENCE, PORT, Rig, assert_protocol_denied, pods_manifest};
+use crate::support::{INGRESS, PORT, Rig, TIMEOUT, assert_protocol_denied, pods_manifest};
 
 /// Starts a lab, and a switch with every pod attached and in the tables.
 pub(super) fn up(pods: &[&str], config: &str) -> Rig {
@@ -52,7 +52,7 @@ pub(super) fn allowed(rig: &Rig, from: &str, to: &str) {
 pub(super) fn passes(rig: &Rig, from: &str, to: &str, protocols: &[Protocol]) {
     for &protocol in protocols {
         for to in addresses(&rig.pod(to)) {
-            let outcome = Probe { protocol, to, port: PORT }.run(&rig.pod(from), PATIENCE).unwrap();
+            let outcome = Probe { protocol, to, port: PORT }.run(&rig.pod(from), TIMEOUT).unwrap();
             assert_eq!(outcome, Outcome::Allowed, "{protocol} from {from} to {to}");
         }
     }

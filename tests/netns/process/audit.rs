@@ -7,7 +7,7 @@ use palisade::lab::traffic::{Server, Services};
 use crate::support::closed::assert_cut;
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_allowed, eventually, isolated, only_from, pods_manifest,
+    INGRESS, PORT, Rig, TIMEOUT, assert_allowed, eventually, isolated, only_from, pods_manifest,
 };
 
 fn palisade(rig: &Rig, arguments: &[&str]) -> (Option<i32>, String) {
@@ -35,12 +35,12 @@ fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
     let mut kept = Connection::open(&client, &server);
     let mut cut = Connection::open(&stranger, &server);
-    assert!(kept.goes_on(PATIENCE) && cut.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && cut.goes_on(TIMEOUT));
 
     let said = apply(&rig, "audit");
     assert!(said.contains("audit loaded, not enforced: 1 policy ("), "{said}");
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
-    assert!(kept.goes_on(PATIENCE) && cut.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && cut.goes_on(TIMEOUT));
     assert_allowed(&stranger, server.addresses()[1]);
     let report = || rig.switch.client().audit().unwrap();
     eventually("the running connection and the new one are judged", || report().policies[0].flows == 2);
@@ -63,7 +63,7 @@ fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     assert_eq!(dropped, 0, "an audited policy denies nothing");
 
     apply(&rig, "enforce");
-    assert!(kept.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT));
     assert_cut(&rig.switch, &stranger, &mut cut, INGRESS);
     eventually("the drops name the policy", || {
         palisade(&rig, &["show", "drops", "--pod", "default/stranger"]).1.contains("default/to-server")
@@ -74,5 +74,5 @@ fn an_audited_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     // The audit lifts the policy again.
     apply(&rig, "audit");
     assert_allowed(&stranger, server.addresses()[0]);
-    assert!(kept.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT));
 }

@@ -13,7 +13,7 @@ use palisade::tables::PodName;
 use crate::support::closed::assert_cut;
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_denied, assert_pings, eventually, isolated, only_from,
+    INGRESS, PORT, Rig, TIMEOUT, assert_denied, assert_pings, eventually, isolated, only_from,
 };
 
 fn command(rig: &Rig, arguments: &[&str]) -> Command {
@@ -50,8 +50,8 @@ fn flows_are_listed_by_pod_with_the_policy_that_allows_them_and_a_flush_cuts_the
     let [client, other, server] = ["client", "other", "server"].map(|name| rig.pod(name));
     let mut talk = Connection::open(&client, &server);
     let mut second = Connection::open(&server, &other);
-    (0..8).for_each(|_| assert!(talk.goes_on(PATIENCE)));
-    assert!(second.goes_on(PATIENCE));
+    (0..8).for_each(|_| assert!(talk.goes_on(TIMEOUT)));
+    assert!(second.goes_on(TIMEOUT));
     assert_pings(&server, client.addresses()[0]);
 
     let flows = list(&rig, &tcp());
@@ -83,9 +83,9 @@ fn flows_are_listed_by_pod_with_the_policy_that_allows_them_and_a_flush_cuts_the
     let flushed = palisade(&rig, &["flows", "flush", "--pod", "default/client", "--protocol", "tcp"]);
     assert_eq!(flushed, "1 flow ended\n");
     assert_cut(&rig.switch, &client, &mut talk, "invalid-state");
-    assert!(second.goes_on(PATIENCE), "the other one goes on");
+    assert!(second.goes_on(TIMEOUT), "the other one goes on");
     let mut again = Connection::open(&client, &server);
-    assert!(again.goes_on(PATIENCE), "policy allows a new one");
+    assert!(again.goes_on(TIMEOUT), "policy allows a new one");
     palisade(&rig, &["flows", "flush", "--all"]);
     assert_cut(&rig.switch, &server, &mut second, "invalid-state");
     assert_pings(&server, client.addresses()[0]);
@@ -119,7 +119,7 @@ impl Follow {
     fn wait(&self, what: &str, wanted: impl Fn(&FlowEventLine) -> bool) -> FlowEventLine {
         let mut seen = vec![];
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) if wanted(&line) => return line,
                 Ok(line) => seen.push(line),
                 Err(error) => panic!("{what}: {error}: {seen:#?}"),
@@ -159,7 +159,7 @@ fn followers_see_flows_open_and_close_revalidations_and_denials() {
         opened.decided_by.iter().any(|origin| origin.to_string().contains("default/to-server")),
         "{opened:?}"
     );
-    assert!(talks.last_mut().unwrap().goes_on(PATIENCE));
+    assert!(talks.last_mut().unwrap().goes_on(TIMEOUT));
 
     // The rest of the connections is of no interest.
     let mut talk = talks.pop().unwrap();
@@ -173,7 +173,7 @@ fn followers_see_flows_open_and_close_revalidations_and_denials() {
 
     rig.apply(&format!("{}---\n{}", only_from("server", "client"), only_from("stranger", "client")));
     rig.apply(&only_from("server", "client").replace("to-server", "again-to-server"));
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     follow
         .wait("a revalidation", |line| matches!(line, FlowEventLine::Revalidated(record) if is_own(record)));
 
@@ -185,7 +185,7 @@ fn followers_see_flows_open_and_close_revalidations_and_denials() {
     assert!(record.packets >= 4 && record.bytes > 5 && record.reply_packets >= 4, "{record:?}");
 
     let mut cut = Connection::open(&client, &server);
-    assert!(cut.goes_on(PATIENCE));
+    assert!(cut.goes_on(TIMEOUT));
     rig.switch.client().flush_flows(&tcp()).unwrap();
     let port = cut.client.local_addr().unwrap().port();
     let flushed = follow.wait(

@@ -10,7 +10,7 @@ use crate::support::capture::Capture;
 use crate::support::closed::assert_closed;
 use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
-use crate::support::{PATIENCE, Rig, eventually, isolated};
+use crate::support::{Rig, TIMEOUT, eventually, isolated};
 
 /// BPF file system of one test, unmounted on drop.
 struct BpfFileSystem(PathBuf);
@@ -79,7 +79,7 @@ fn one_owner(config: &str, mut lab: Lab) -> (Lab, [String; 2]) {
     let output = start_another(&rig.lab, config, &[&hosts[0], &hosts[1]]);
     assert_refused(&output, "is taken by another AF_XDP socket");
     assert_eq!(programs(), owned, "the second start has touched the first one's programs");
-    assert!(talk.goes_on(PATIENCE), "the first switch is dead");
+    assert!(talk.goes_on(TIMEOUT), "the first switch is dead");
     let states: Vec<PortState> = rig.switch.client().ports().unwrap().iter().map(|port| port.state).collect();
     assert_eq!(states, [PortState::Up; 2]);
 
@@ -123,7 +123,7 @@ fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
     for (host, before) in hosts.iter().zip(before) {
         assert_ne!(program_on(host).unwrap(), before);
     }
-    assert!(Connection::open(&client, &server).goes_on(PATIENCE));
+    assert!(Connection::open(&client, &server).goes_on(TIMEOUT));
     let problems = rig.switch.client().status().unwrap().problems;
     assert_eq!(problems, [""; 0]);
     ip(&format!("link delete {}", hosts[0]));

@@ -11,7 +11,7 @@ use crate::support::capture::Capture;
 use crate::support::closed::{assert_closed, assert_cut};
 use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
-use crate::support::{PATIENCE, PORT, Rig, assert_allowed, eventually, isolated};
+use crate::support::{PORT, Rig, TIMEOUT, assert_allowed, eventually, isolated};
 
 /// Only a first segment opens a connection: one that continues has kept its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
@@ -50,7 +50,7 @@ fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_witho
     switch.attach(&server).unwrap();
     switch.apply(&manifests(&lab, |_| [].into())).unwrap();
     let mut talk = Connection::open(&client, &server);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
 
     let detector = tap_on_all();
@@ -109,11 +109,11 @@ fn a_changed_mtu_is_followed_and_connections_go_on() {
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
     let mut talk = Connection::open(&client, &server);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
 
     ip(&format!("link set {host} mtu 1400"));
     eventually("the port has the MTU", || port_of(&rig.switch, &client).report.mtu == 1400);
-    assert!(talk.goes_on(PATIENCE), "the connection goes on over another MTU");
+    assert!(talk.goes_on(TIMEOUT), "the connection goes on over another MTU");
 
     ip(&format!("link set {host} mtu 65535"));
     wait_for(&rig.switch, &client, PortState::Down, "MTU 65535");
@@ -140,7 +140,7 @@ fn a_changed_number_of_queues_is_followed_and_connections_go_on() {
     let mut talk = Connection::open(&client, &rig.pod("server"));
     assert!(set("2").unwrap().success());
     eventually("the port has both queues", || port_of(&rig.switch, &client).report.queues == 2);
-    assert!(talk.goes_on(PATIENCE), "the connection goes on over other queues");
+    assert!(talk.goes_on(TIMEOUT), "the connection goes on over other queues");
 }
 
 fn assert_connects_to(client: &Pod, server: &Pod) {
@@ -160,12 +160,12 @@ fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
     ip(&format!("link set {host} name pal-renamed"));
     ip("link set pal-renamed up");
     wait_for(&rig.switch, &client, PortState::Up, "is called pal-renamed now");
-    assert!(talk.goes_on(PATIENCE), "the port stays on its interface");
+    assert!(talk.goes_on(TIMEOUT), "the port stays on its interface");
 
     ip(&format!("link add {host} type bridge"));
     eventually("the newcomer is closed", || program_on(&host).is_some());
     wait_for(&rig.switch, &client, PortState::Up, "another interface has that name now");
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     ip(&format!("link delete {host}"));
     ip("link set pal-renamed down");
     ip(&format!("link set pal-renamed name {host}"));
@@ -174,7 +174,7 @@ fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
         let port = port_of(&rig.switch, &client);
         (port.state, port.reason) == (PortState::Up, None)
     });
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
 }
 
 #[test]

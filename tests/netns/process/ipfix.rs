@@ -12,7 +12,7 @@ use palisade::tables::{ServicePort, ServicePortName, ServiceTable};
 use crate::ipfix_collector::{Collector, Record};
 use crate::support::connection::Connection;
 use crate::support::veth::{ip, try_ip};
-use crate::support::{PATIENCE, PORT, Rig, assert_denied, assert_pings, eventually, isolated, only_from};
+use crate::support::{PORT, Rig, TIMEOUT, assert_denied, assert_pings, eventually, isolated, only_from};
 
 // Numbers of elements.
 const OCTETS: u16 = 1;
@@ -60,7 +60,7 @@ fn sums(records: &[&Record]) -> [u64; 4] {
 fn exchange(client: &Pod, server: &Pod, to: SocketAddr) {
     let bind = |pod: &Pod, port: u16| {
         let socket = pod.run(|| UdpSocket::bind((pod.v4(), port))).unwrap().unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket
     };
     let (here, there) = (bind(client, 0), bind(server, PORT));
@@ -115,8 +115,8 @@ fn exported_counts_are_those_of_the_traffic_to_the_packet() {
     }
     exchange(&client, &server, serve(&rig, &server));
     let running = Server::start(&server, &[PORT], Services::Tcp).unwrap();
-    transfer(&client, IpAddr::V4(server.v4()), PORT, 500_000, PATIENCE).unwrap();
-    transfer(&client, IpAddr::V6(server.v6()), PORT, 500_000, PATIENCE).unwrap();
+    transfer(&client, IpAddr::V4(server.v4()), PORT, 500_000, TIMEOUT).unwrap();
+    transfer(&client, IpAddr::V6(server.v6()), PORT, 500_000, TIMEOUT).unwrap();
     drop(running);
     rig.apply(&only_from("server", "client"));
     assert_denied(&rig.switch, &stranger, server.v4().into(), crate::support::INGRESS);
@@ -188,7 +188,7 @@ fn a_stop_tells_the_rest_and_the_next_start_does_not_tell_it_again() {
     );
     let [client, server] = ["client", "server"].map(|name| lab.pod(name).unwrap());
     let mut talk = Connection::open(&client, &server);
-    (0..5).for_each(|_| assert!(talk.goes_on(PATIENCE)));
+    (0..5).for_each(|_| assert!(talk.goes_on(TIMEOUT)));
     assert!(switch.stop().unwrap().success());
     collector.receive_until("the rest", |collector| !of(collector, 6).is_empty());
     let [record] = &of(&collector, 6)[..] else { panic!("{:#?}", collector.records) };
@@ -198,7 +198,7 @@ fn a_stop_tells_the_rest_and_the_next_start_does_not_tell_it_again() {
 
     let mut again = Collector::bind("127.0.0.1:0");
     let switch = Rig::start(&mut lab, &config(&again));
-    assert!(talk.goes_on(PATIENCE), "the connection outlives the switch");
+    assert!(talk.goes_on(TIMEOUT), "the connection outlives the switch");
     drop(talk);
     again.receive_until("the end", |again| {
         of(again, 6).last().is_some_and(|record| record.number(END_REASON) == 3)

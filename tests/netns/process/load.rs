@@ -13,7 +13,7 @@ use palisade::lab::Pod;
 use palisade::limits::CAPTURES_MAX;
 use palisade::tables::PodName;
 
-use crate::support::{PATIENCE, PORT, Rig, assert_pings, eventually, isolated, only_from};
+use crate::support::{PORT, Rig, TIMEOUT, assert_pings, eventually, isolated, only_from};
 
 /// Readers of flow events, and of drops, beside those of all captures.
 const EVENT_READERS: usize = 20;
@@ -120,7 +120,7 @@ fn what_is_lost_beside_readers_of_every_stream_and_many_requests_is_counted() {
     sender.connect((sink.v4(), PORT)).unwrap();
     // A receiver that gets no core for a while loses nothing.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(receiver.as_fd(), 64 << 20).unwrap();
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
     let noise = [udp(&stranger), udp(&server)];
 
     let socket = rig.switch.client().socket().to_owned();

@@ -17,7 +17,7 @@ use crate::support::capture::Capture;
 use crate::support::closed::{ProgramCounts, assert_closed};
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, eventually, isolated, only_from, spec_of,
+    PORT, Rig, TIMEOUT, assert_accounted, assert_allowed, eventually, isolated, only_from, spec_of,
 };
 
 /// Starts a capture of frames that reach the host's stack from a pod. A frame sent without a switch is its
@@ -90,9 +90,9 @@ fn ports_under_traffic_come_and_go(ports: PodPorts) {
     {
         let _floods = [Flood::start(&noisy, &one), Flood::start(&one, &noisy)];
         for _ in 0..5 {
-            transfer(&one, two.v4().into(), PORT, 1 << 16, PATIENCE).unwrap();
+            transfer(&one, two.v4().into(), PORT, 1 << 16, TIMEOUT).unwrap();
             rig.switch.detach(&noisy).unwrap();
-            transfer(&one, two.v4().into(), PORT, 1 << 16, PATIENCE).unwrap();
+            transfer(&one, two.v4().into(), PORT, 1 << 16, TIMEOUT).unwrap();
             rig.switch.attach(&noisy).unwrap();
         }
     }
@@ -112,7 +112,7 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let address = SocketAddr::new(server.v4().into(), PORT);
     let listener = server.run(|| TcpListener::bind(address)).unwrap().unwrap();
-    let mut open = client.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+    let mut open = client.run(|| TcpStream::connect_timeout(&address, TIMEOUT)).unwrap().unwrap();
     let (mut accepted, _) = listener.accept().unwrap();
     drop(listener);
     let echo = Server::start(&server, &[PORT + 2], Services::Both).unwrap();
@@ -141,14 +141,14 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     let switch = Rig::start(&mut rig.lab, "");
     rig = Rig { switch, lab: rig.lab };
     assert_eq!(
-        palisade::lab::traffic::tcp_connect(&client, server.v4().into(), PORT + 2, PATIENCE).unwrap(),
+        palisade::lab::traffic::tcp_connect(&client, server.v4().into(), PORT + 2, TIMEOUT).unwrap(),
         palisade::lab::traffic::Outcome::Allowed
     );
     drop(echo);
     // A connection from before the kill continues.
     open.write_all(b"still here").unwrap();
     let mut heard = [0; 10];
-    accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+    accepted.set_read_timeout(Some(TIMEOUT)).unwrap();
     accepted.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"still here");
     assert_accounted(&rig.counters());

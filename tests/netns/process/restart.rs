@@ -31,7 +31,7 @@ const RECOVERY: Duration = Duration::from_mins(1);
 
 /// Sides that send on a connection during restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaker {
+enum Sender {
     Both,
     Server,
     Client,
@@ -40,7 +40,7 @@ enum Speaker {
 
 /// Connection with a thread for each sending side.
 struct Connection {
-    speaker: Speaker,
+    sender: Sender,
     ports: [u16; 2],
     client: TcpStream,
     server: TcpStream,
@@ -53,7 +53,7 @@ impl Connection {
         client: &Pod,
         server: &Pod,
         ports: [u16; 2],
-        speaker: Speaker,
+        sender: Sender,
         stop: &Arc<AtomicBool>,
     ) -> Connection {
         let [from, to] = [(client, ports[0]), (server, ports[1])].map(|(pod, port)| (pod.v4(), port));
@@ -61,9 +61,9 @@ impl Connection {
         let opened = client.run(|| connect_from(from, to)).unwrap().unwrap();
         let (accepted, _) = listener.accept().unwrap();
         let connection =
-            Connection { speaker, ports, client: opened, server: accepted, heard: Arc::default() };
+            Connection { sender, ports, client: opened, server: accepted, heard: Arc::default() };
         let [client_speaks, server_speaks] =
-            [Speaker::Client, Speaker::Server].map(|end| speaker == end || speaker == Speaker::Both);
+            [Sender::Client, Sender::Server].map(|end| sender == end || sender == Sender::Both);
         connection.speak(client_speaks, &connection.client, &connection.server, 1, stop);
         connection.speak(server_speaks, &connection.server, &connection.client, 0, stop);
         connection
@@ -94,11 +94,11 @@ impl Connection {
     fn has_gone_on(&self, before: [u64; 2]) -> bool {
         let [client, server] = self.heard();
         let (client_heard, server_heard) = (client > before[0], server > before[1]);
-        match self.speaker {
-            Speaker::Both => client_heard && server_heard,
-            Speaker::Server => client_heard,
-            Speaker::Client => server_heard,
-            Speaker::Nobody => true,
+        match self.sender {
+            Sender::Both => client_heard && server_heard,
+            Sender::Server => client_heard,
+            Sender::Client => server_heard,
+            Sender::Nobody => true,
         }
     }
 }
@@ -146,7 +146,7 @@ fn wait_until_all_go_on(switch: &Switch, connections: &[Connection], before: &[[
     loop {
         let dead: Vec<_> = (connections.iter().zip(before))
             .filter(|(connection, before)| !connection.has_gone_on(**before))
-            .map(|(connection, _)| (connection.ports, connection.speaker))
+            .map(|(connection, _)| (connection.ports, connection.sender))
             .collect();
         if dead.is_empty() {
             return;
@@ -221,14 +221,14 @@ fn running_connections_outlive_switches(ports: PodPorts) {
         if ports == PodPorts::Offload { &format!("{STRICT}[offload]\nlease_s = 1\n") } else { STRICT };
     let mut switch = start(&mut lab, config, "", true);
     let stop = Arc::new(AtomicBool::new(false));
-    let speakers = [Speaker::Both, Speaker::Server, Speaker::Client, Speaker::Nobody, Speaker::Server];
-    let open = |from: &Pod, number: usize, base, speaker| {
-        Connection::open(from, &server, ports_of(number, base), speaker, &stop)
+    let speakers = [Sender::Both, Sender::Server, Sender::Client, Sender::Nobody, Sender::Server];
+    let open = |from: &Pod, number: usize, base, sender| {
+        Connection::open(from, &server, ports_of(number, base), sender, &stop)
     };
     let allowed: Vec<Connection> =
         (0..CONNECTIONS).map(|number| open(&client, number, 0, speakers[number / 4 % 5])).collect();
     // Connections from before the policy: denied from the first restart on.
-    let denied: Vec<Connection> = (0..4).map(|number| open(&intruder, number, 100, Speaker::Both)).collect();
+    let denied: Vec<Connection> = (0..4).map(|number| open(&intruder, number, 100, Sender::Both)).collect();
     let nobody_yet = vec![[0; 2]; CONNECTIONS];
     wait_until_all_go_on(&switch, &allowed, &nobody_yet, "before any restart");
     wait_until_all_go_on(&switch, &denied, &nobody_yet, "before any restart");
@@ -258,7 +258,7 @@ fn running_connections_outlive_switches(ports: PodPorts) {
     }
     assert_denied(&switch, &intruder, server.v4().into(), INGRESS);
     // Connections without a segment in all this time survive as well.
-    for connection in allowed.iter().filter(|connection| connection.speaker == Speaker::Nobody) {
+    for connection in allowed.iter().filter(|connection| connection.sender == Sender::Nobody) {
         let before = connection.heard();
         (&connection.server).write_all(b"still there").unwrap();
         (&connection.client).write_all(b"still here").unwrap();

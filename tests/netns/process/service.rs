@@ -14,7 +14,7 @@ use palisade::tables::PodName;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::workers::{Stopped, thread_of};
-use crate::support::{PATIENCE, eventually, isolated};
+use crate::support::{TIMEOUT, eventually, isolated};
 
 /// Timeout of the watchdog. The switch reports twice in this time.
 const WATCHDOG: Duration = Duration::from_millis(400);
@@ -49,9 +49,9 @@ impl Service {
         Service { scratch, socket, process }
     }
 
-    /// Next message within `patience`.
-    fn message(&self, patience: Duration) -> Option<String> {
-        self.socket.set_read_timeout(Some(patience)).unwrap();
+    /// Next message within `timeout`.
+    fn message(&self, timeout: Duration) -> Option<String> {
+        self.socket.set_read_timeout(Some(timeout)).unwrap();
         let mut message = [0; 256];
         // A process that was stopped and goes on interrupts a receive with a timeout, signal(7).
         let length = loop {
@@ -66,7 +66,7 @@ impl Service {
     /// Next message that is not of the watchdog.
     fn state(&self) -> String {
         loop {
-            let message = self.message(PATIENCE).expect("a message arrives");
+            let message = self.message(TIMEOUT).expect("a message arrives");
             if message != "WATCHDOG=1" {
                 return message;
             }
@@ -306,7 +306,7 @@ fn the_watchdog_is_fed_while_the_workers_go_on() {
     let service = Service::start("watchdog");
     assert_eq!(service.state(), "READY=1");
     for _ in 0..2 {
-        assert_eq!(service.message(PATIENCE).as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(service.message(TIMEOUT).as_deref(), Some("WATCHDOG=1"));
     }
     let stopped = Stopped::stop(thread_of(service.process.id(), "palisade-w0"));
     let log = || fs::read_to_string(service.scratch.join("log")).unwrap();
@@ -315,7 +315,7 @@ fn the_watchdog_is_fed_while_the_workers_go_on() {
     // As systemd waits.
     assert_eq!(service.message(WATCHDOG), None, "the watchdog is fed although a worker stands still");
     drop(stopped);
-    assert_eq!(service.message(PATIENCE).as_deref(), Some("WATCHDOG=1"));
+    assert_eq!(service.message(TIMEOUT).as_deref(), Some("WATCHDOG=1"));
 }
 
 #[test]

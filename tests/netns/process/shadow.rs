@@ -9,7 +9,7 @@ use palisade::tables::Verdict;
 use crate::support::closed::assert_cut;
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_allowed, assert_denied, eventually, isolated, only_from,
+    INGRESS, PORT, Rig, TIMEOUT, assert_allowed, assert_denied, eventually, isolated, only_from,
     pods_manifest,
 };
 
@@ -34,7 +34,7 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
     let (client, stranger, server) = (rig.pod("client"), rig.pod("stranger"), rig.pod("server"));
     let mut kept = Connection::open(&client, &server);
     let mut cut = Connection::open(&stranger, &server);
-    assert!(kept.goes_on(PATIENCE) && cut.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && cut.goes_on(TIMEOUT));
 
     let (code, said) = palisade(&rig, &["shadow", "report"]);
     assert!(code == Some(2) && said.contains("palisade apply --shadow"), "{said}");
@@ -44,7 +44,7 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
 
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     // The candidate decides about nothing: both connections live, and new ones open.
-    assert!(kept.goes_on(PATIENCE) && cut.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && cut.goes_on(TIMEOUT));
     assert_allowed(&stranger, server.addresses()[1]);
     let report = || rig.switch.client().shadow().unwrap();
     eventually("the new connection is judged, too", || {
@@ -67,7 +67,7 @@ fn a_shadowed_policy_reports_the_connection_that_it_would_cut_and_cuts_it_when_i
 
     let (code, said) = palisade(&rig, &["shadow", "promote"]);
     assert!(code == Some(0) && said.contains("in force"), "{said}");
-    assert!(kept.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT));
     assert_cut(&rig.switch, &stranger, &mut cut, INGRESS);
     let tables = rig.switch.client().tables().unwrap();
     assert!(tables.rules > 0, "{tables:?}");

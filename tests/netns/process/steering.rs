@@ -6,9 +6,7 @@ use palisade::lab::traffic::{Server, Services};
 use palisade::lab::{LabSpec, PodPorts};
 
 use crate::support::connection::Connection;
-use crate::support::{
-    PATIENCE, PORT, Rig, assert_allowed, assert_denied, assert_pings, eventually, isolated,
-};
+use crate::support::{PORT, Rig, TIMEOUT, assert_allowed, assert_denied, assert_pings, eventually, isolated};
 
 /// Runs a command of `palisade` for the switch. Gives exit code and output.
 fn palisade(rig: &Rig, arguments: &[&str]) -> (Option<i32>, String) {
@@ -44,7 +42,7 @@ fn a_live_connection_goes_on_while_new_ones_are_refused(ports: PodPorts) {
     let [client, other, server] = ["client", "other", "server"].map(|name| rig.pod(name));
     let mut kept = Connection::open(&client, &server);
     let mut reply = Connection::open(&server, &other);
-    assert!(kept.goes_on(PATIENCE) && reply.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && reply.goes_on(TIMEOUT));
     let _servers = [&server, &other].map(|pod| Server::start(pod, &[PORT], Services::Both).unwrap());
 
     let port = &server.plan().host_interface;
@@ -58,10 +56,10 @@ fn a_live_connection_goes_on_while_new_ones_are_refused(ports: PodPorts) {
     }
     assert_denied(&rig.switch, &server, other.addresses()[0], "draining");
     assert_allowed(&client, other.addresses()[0]);
-    assert!(kept.goes_on(PATIENCE) && reply.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && reply.goes_on(TIMEOUT));
     // Other tables revalidate the flows, and end none of these.
     rig.apply(&crate::support::only_from("client", "other"));
-    assert!(kept.goes_on(PATIENCE) && reply.goes_on(PATIENCE));
+    assert!(kept.goes_on(TIMEOUT) && reply.goes_on(TIMEOUT));
     assert_eq!(flows(&rig, port), 2);
     assert!(done(&rig, &["show", "status"]).contains(&format!("port {port} is draining")));
     let explained =
@@ -74,7 +72,7 @@ fn a_live_connection_goes_on_while_new_ones_are_refused(ports: PodPorts) {
         let wait = scope.spawn(|| done(&rig, &["port", "drain", port, "--wait", "60"]));
         drop(reply);
         eventually("the flow of a closed connection is left no more", || flows(&rig, port) == 1);
-        assert!(kept.goes_on(PATIENCE) && !wait.is_finished());
+        assert!(kept.goes_on(TIMEOUT) && !wait.is_finished());
         drop(kept);
         wait.join().unwrap()
     });

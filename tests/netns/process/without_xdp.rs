@@ -9,7 +9,7 @@ use palisade::dataplane::PortKind;
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{Lab, LabSpec, POD_INTERFACE, PodPorts, Switch, SwitchSpec};
 
-use crate::support::{PATIENCE, PORT, assert_accounted, assert_pings, isolated, pods_manifest};
+use crate::support::{PORT, TIMEOUT, assert_accounted, assert_pings, isolated, pods_manifest};
 
 /// Program that runs the switch without the capability for AF_XDP sockets (`CAP_NET_RAW`).
 fn wrapper(lab: &Lab) -> std::path::PathBuf {
@@ -47,7 +47,7 @@ fn tap_ports_alone_make_a_switch() {
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
         assert_pings(&client, address);
-        transfer(&client, address, PORT, 1 << 20, PATIENCE).unwrap();
+        transfer(&client, address, PORT, 1 << 20, TIMEOUT).unwrap();
     }
     assert_accounted(&switch.client().counters().unwrap());
     let problems = switch.client().status().unwrap().problems;

@@ -134,6 +134,6 @@ fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed
     let rig = Rig { switch, lab };
     assert!(
         crate::support::connection::Connection::open(&rig.pod("client"), &rig.pod("server"))
-            .goes_on(crate::support::PATIENCE)
+            .goes_on(crate::support::TIMEOUT)
     );
 }

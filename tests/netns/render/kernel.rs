@@ -10,7 +10,7 @@ use palisade::net::flow::Protocol;
 
 use super::{AFTER, ALWAYS, BEFORE, BLOCKED_TOO, FRAGMENTED, Pods, RANGE, connected, is_answered, sorted};
 use crate::support::packet_log::{Packet, PacketLog};
-use crate::support::{PATIENCE, eventually, isolated};
+use crate::support::{TIMEOUT, eventually, isolated};
 use crate::tools::run_if_installed;
 
 /// Blocks beside that of the pod, all of lower addresses.
@@ -166,7 +166,7 @@ fn iptables_drops_the_addresses_of_pods_at_interfaces_that_are_not_theirs() {
         pods.check(&[to_db(true), to_other(false)], &drops);
         // The node itself reaches the pods that have lines.
         for address in pods.addresses("db") {
-            let connect = || TcpStream::connect_timeout(&SocketAddr::new(address, 6379), PATIENCE);
+            let connect = || TcpStream::connect_timeout(&SocketAddr::new(address, 6379), TIMEOUT);
             pods.node.run(connect).unwrap().unwrap();
         }
     }

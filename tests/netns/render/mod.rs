@@ -16,7 +16,7 @@ use palisade::net::flow::Protocol;
 
 use crate::support::closed::FirstPacket;
 use crate::support::packet_log::Packet;
-use crate::support::{PATIENCE, eventually, pods_manifest};
+use crate::support::{TIMEOUT, eventually, pods_manifest};
 
 const PORTS: [u16; 5] = [6379, 7000, 7005, 7011, 5353];
 /// Addresses of the node.
@@ -116,7 +116,7 @@ impl Pods {
         thread::scope(|scope| {
             for (from, probe, _) in allowed {
                 scope.spawn(move || {
-                    let outcome = probe.run(&self.pod(from), PATIENCE).unwrap();
+                    let outcome = probe.run(&self.pod(from), TIMEOUT).unwrap();
                     assert_eq!(outcome, Outcome::Allowed, "{from}: {probe:?}");
                 });
             }
@@ -150,8 +150,8 @@ impl Pods {
             let [db, other] = ["db", "other"].map(|pod| self.addresses(pod)[family]);
             let protocol = [Protocol::ICMP, Protocol::ICMPV6][family];
             self.assert_denied(&[("client", Probe { protocol, to: db, port: 0 })], drops);
-            assert_eq!(ping(&self.pod("blocked"), other, PATIENCE).unwrap(), Outcome::Allowed, "{other}");
-            let connect = || TcpStream::connect_timeout(&SocketAddr::new(db, 6379), PATIENCE);
+            assert_eq!(ping(&self.pod("blocked"), other, TIMEOUT).unwrap(), Outcome::Allowed, "{other}");
+            let connect = || TcpStream::connect_timeout(&SocketAddr::new(db, 6379), TIMEOUT);
             self.node.run(connect).unwrap().unwrap();
         }
     }
@@ -255,7 +255,7 @@ fn connected(from: &Pod, to: IpAddr, port: u16) -> UdpSocket {
 /// Sends a datagram of this length. Tests whether its echo arrives.
 fn is_answered(socket: &UdpSocket, length: usize) -> bool {
     let (sent, mut echo) = (vec![length as u8; length], vec![0; length + 1]);
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.send(&sent).unwrap();
     socket.recv(&mut echo).is_ok_and(|received| echo[..received] == sent)
 }

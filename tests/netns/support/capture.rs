@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longest wait for tcpdump to listen, and for a frame that it must capture.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Running tcpdump.
 pub(crate) struct Capture {
@@ -32,7 +32,7 @@ impl Capture {
         let tap = Capture { child, lines, readers };
         let mut all = vec![];
         while all.last().is_none_or(|line: &String| !line.starts_with("listening on ")) {
-            let line = sayings.recv_timeout(PATIENCE);
+            let line = sayings.recv_timeout(TIMEOUT);
             all.push(
                 line.unwrap_or_else(|_| panic!("tcpdump does not listen to {interface}: it said {all:?}")),
             );
@@ -45,7 +45,7 @@ impl Capture {
     pub(crate) fn assert_hears(&self, mut send: impl FnMut()) {
         let start = Instant::now();
         while self.heard().is_empty() {
-            assert!(start.elapsed() < PATIENCE, "the capture hears nothing of what does reach the stack");
+            assert!(start.elapsed() < TIMEOUT, "the capture hears nothing of what does reach the stack");
             send();
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade::lab::{Pod, Switch};
 
 use crate::support::verdict::port_counters;
-use crate::support::{PATIENCE, PORT, eventually};
+use crate::support::{PORT, TIMEOUT, eventually};
 
 /// Connection with both of its sockets.
 pub(crate) struct Connection {
@@ -24,7 +24,7 @@ impl Connection {
     pub(crate) fn open_by(from: &Pod, to: &Pod, by: SocketAddr) -> Connection {
         let own = if by.is_ipv4() { to.v4().into() } else { to.v6().into() };
         let listener = to.run(|| TcpListener::bind(SocketAddr::new(own, PORT))).unwrap().unwrap();
-        let client = from.run(|| TcpStream::connect_timeout(&by, PATIENCE)).unwrap().unwrap();
+        let client = from.run(|| TcpStream::connect_timeout(&by, TIMEOUT)).unwrap().unwrap();
         let (server, _) = listener.accept().unwrap();
         for end in [&client, &server] {
             end.set_nodelay(true).unwrap();
@@ -33,10 +33,10 @@ impl Connection {
     }
 
     /// Tells whether a message of the client reaches the server, and then one of the server the client.
-    pub(crate) fn goes_on(&mut self, patience: Duration) -> bool {
+    pub(crate) fn goes_on(&mut self, timeout: Duration) -> bool {
         let word = |from: &mut TcpStream, to: &mut TcpStream| {
             let mut heard = [0; 5];
-            to.set_read_timeout(Some(patience)).unwrap();
+            to.set_read_timeout(Some(timeout)).unwrap();
             from.write_all(b"hello").is_ok() && to.read_exact(&mut heard).is_ok() && heard == *b"hello"
         };
         word(&mut self.client, &mut self.server) && word(&mut self.server, &mut self.client)

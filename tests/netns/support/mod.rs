@@ -23,7 +23,7 @@ pub(crate) use self::verdict::{
 };
 
 /// Longest wait for an event.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 /// Port of the servers.
 pub(crate) const PORT: u16 = 6379;
 
@@ -128,7 +128,7 @@ pub(crate) fn assert_accounted(counters: &CountersReport) {
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(start.elapsed() < TIMEOUT, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -92,11 +92,11 @@ impl PacketSocket {
         }
     }
 
-    /// Receives until there are `count` frames, for at most `patience`.
-    pub(crate) fn hear(&self, count: usize, patience: Duration) -> Vec<Vec<u8>> {
+    /// Receives until there are `count` frames, for at most `timeout`.
+    pub(crate) fn hear(&self, count: usize, timeout: Duration) -> Vec<Vec<u8>> {
         let start = Instant::now();
         let mut frames = self.heard();
-        while frames.len() < count && start.elapsed() < patience {
+        while frames.len() < count && start.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(1));
             frames.extend(self.heard());
         }

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, ipproto, send, socket_with};
 
-use super::{PATIENCE, PORT, eventually};
+use super::{PORT, TIMEOUT, eventually};
 
 /// Drop reason of a connection that the destination's policy denies.
 pub(crate) const INGRESS: &str = "policy-ingress";
@@ -20,15 +20,15 @@ pub(crate) const EGRESS: &str = "policy-egress";
 
 /// Asserts that a TCP connection to [`PORT`] carries a message and its answer.
 pub(crate) fn assert_allowed(from: &Pod, to: IpAddr) {
-    assert_eq!(tcp_connect(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "TCP to {to}");
+    assert_eq!(tcp_connect(from, to, PORT, TIMEOUT).unwrap(), Outcome::Allowed, "TCP to {to}");
 }
 
 pub(crate) fn assert_pings(from: &Pod, to: IpAddr) {
-    assert_eq!(ping(from, to, PATIENCE).unwrap(), Outcome::Allowed, "ping to {to}");
+    assert_eq!(ping(from, to, TIMEOUT).unwrap(), Outcome::Allowed, "ping to {to}");
 }
 
 pub(crate) fn assert_udp(from: &Pod, to: IpAddr) {
-    assert_eq!(udp_exchange(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "UDP to {to}");
+    assert_eq!(udp_exchange(from, to, PORT, TIMEOUT).unwrap(), Outcome::Allowed, "UDP to {to}");
 }
 
 /// Asserts that the switch drops the first packet of a TCP connection to [`PORT`] for this reason. No other traffic of

@@ -7,7 +7,7 @@ use palisade::lab::PodPorts;
 use palisade::lab::traffic::{Outcome, Server, Services, ping, transfer, udp_exchange};
 
 use super::rig_of;
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated};
+use crate::support::{PORT, Rig, TIMEOUT, assert_accounted, eventually, isolated};
 
 const BYTES: u64 = 1 << 20;
 
@@ -42,7 +42,7 @@ pub(super) fn limited(ports: PodPorts) {
         let before = rig.drops();
         let new = |reason: &str| count(&rig, reason) - before.get(reason).copied().unwrap_or_default();
         eventually("a transfer is faster than the rate of its pod, and TCP adapts to it", || {
-            transfer(&client, address, PORT, BYTES, PATIENCE).unwrap();
+            transfer(&client, address, PORT, BYTES, TIMEOUT).unwrap();
             new("bandwidth-egress") > 0
         });
         // The transfer leaves the pod's buckets empty, and they fill.
@@ -51,13 +51,13 @@ pub(super) fn limited(ports: PodPorts) {
         });
         eventually("an echo request passes", || ping(&client, address, RETRY).unwrap() == Outcome::Allowed);
         let before = [new("bandwidth-egress"), new("bandwidth-ingress")];
-        transfer(&other, address, PORT, BYTES, PATIENCE).unwrap();
+        transfer(&other, address, PORT, BYTES, TIMEOUT).unwrap();
         assert_eq!([new("bandwidth-egress"), new("bandwidth-ingress")], before);
     }
     assert_eq!(limit(Bandwidth::default()), Bandwidth::default());
     let limited = || count(&rig, "bandwidth-egress") + count(&rig, "bandwidth-ingress");
     let before = limited();
-    transfer(&client, server.addresses()[0], PORT, BYTES, PATIENCE).unwrap();
+    transfer(&client, server.addresses()[0], PORT, BYTES, TIMEOUT).unwrap();
     assert_eq!(limited(), before);
     assert_accounted(&rig.counters());
 }

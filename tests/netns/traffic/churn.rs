@@ -14,8 +14,7 @@ use crate::random::{Random, histories};
 use crate::support::closed::assert_closed;
 use crate::support::connection::Connection;
 use crate::support::{
-    INGRESS, PATIENCE, Rig, assert_accounted, assert_allowed, assert_denied, assert_pings, isolated,
-    only_from,
+    INGRESS, Rig, TIMEOUT, assert_accounted, assert_allowed, assert_denied, assert_pings, isolated, only_from,
 };
 
 /// Fresh seeds.
@@ -103,7 +102,7 @@ fn random_changes_beside_a_flood_hold_at_once_and_disturb_no_other_connection() 
                 state.check(&rig);
                 changes += 1;
             }
-            assert!(talk.goes_on(PATIENCE), "the established connection lives after {state:?}");
+            assert!(talk.goes_on(TIMEOUT), "the established connection lives after {state:?}");
             changes == CHANGES
         });
         eprintln!("{changes} changes beside {sent} frames of {flood:?}");

@@ -15,7 +15,7 @@ use palisade::pktgen::{Content, FlowSpace, FrameSize, Kind, Rate, Receive, Sessi
 
 use crate::support::connection::Connection;
 use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_pings, eventually, isolated, only_from,
+    PORT, Rig, TIMEOUT, assert_accounted, assert_allowed, assert_pings, eventually, isolated, only_from,
     spec_of,
 };
 
@@ -164,7 +164,7 @@ fn fill_a_small_table(ports: PodPorts, workers: u16) {
     for family in [0, 1] {
         let (before, mut words) = (evicted(), 0);
         beside_a_flood(&rig, Flood::syns(flooder, family), [flooder, db], || {
-            assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
+            assert!(talk.goes_on(TIMEOUT), "the established connection lives, {words} words");
             words += 1;
             words > 16 && evicted() >= before + EVICTED_MIN
         });
@@ -178,7 +178,7 @@ fn fill_a_small_table(ports: PodPorts, workers: u16) {
     for innocent in [client, db] {
         assert!(counters.ports[&innocent.plan().host_interface].drops.is_empty(), "{counters:?}");
     }
-    assert!(talk.goes_on(PATIENCE), "it outlives the flood");
+    assert!(talk.goes_on(TIMEOUT), "it outlives the flood");
 }
 
 #[test]

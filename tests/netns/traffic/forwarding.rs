@@ -7,7 +7,7 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, Pod, PodPorts};
 use palisade::net::flow::Protocol;
 
 use super::rig_of;
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, eventually, isolated};
+use crate::support::{PORT, Rig, TIMEOUT, assert_accounted, assert_pings, assert_udp, eventually, isolated};
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -22,7 +22,7 @@ pub(super) fn crosses(ports: PodPorts) {
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
-        transfer(&client, address, PORT, MEGABYTE, PATIENCE).unwrap();
+        transfer(&client, address, PORT, MEGABYTE, TIMEOUT).unwrap();
         assert_udp(&client, address);
         assert_pings(&client, address);
     }
@@ -56,7 +56,7 @@ pub(super) fn two_workers(ports: PodPorts) {
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
         for _ in 0..16 {
-            transfer(&client, address, PORT, MEGABYTE / 32, PATIENCE).unwrap();
+            transfer(&client, address, PORT, MEGABYTE / 32, TIMEOUT).unwrap();
             assert_udp(&client, address);
         }
     }
@@ -121,7 +121,7 @@ fn a_port_with_one_queue_serves_two_workers_and_says_what_that_costs() {
         for (from, to) in [(&client, &server), (&server, &client)].repeat(2) {
             scope.spawn(move || {
                 for address in to.addresses() {
-                    transfer(from, address, PORT, MEGABYTE, PATIENCE).unwrap();
+                    transfer(from, address, PORT, MEGABYTE, TIMEOUT).unwrap();
                 }
             });
         }

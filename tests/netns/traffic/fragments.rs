@@ -6,7 +6,7 @@ use palisade::lab::traffic::{Server, Services};
 use palisade::lab::{Pod, PodPorts};
 
 use super::rig_of;
-use crate::support::{INGRESS, PATIENCE, PORT, assert_accounted, eventually, isolated, only_from};
+use crate::support::{INGRESS, PORT, TIMEOUT, assert_accounted, eventually, isolated, only_from};
 
 const BYTES: usize = 8192;
 /// Number of fragments of such a datagram at MTU 1500.
@@ -33,7 +33,7 @@ fn send(from: &Pod, to: IpAddr, connected: bool) -> UdpSocket {
 /// Sends a large datagram, whose echo must arrive intact.
 fn exchange(from: &Pod, to: IpAddr, connected: bool) {
     let socket = send(from, to, connected);
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer = vec![0; BYTES + 1];
     let bytes = socket.recv(&mut answer).unwrap();
     assert_eq!(answer[..bytes], message(), "{BYTES} bytes to {to}");

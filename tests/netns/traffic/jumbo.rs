@@ -9,7 +9,7 @@ use palisade::lab::{LabSpec, Pod, PodPorts};
 use palisade::limits::MTU_MAX;
 
 use crate::support::capture::Capture;
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, assert_pings, assert_udp, isolated, spec_of};
+use crate::support::{PORT, Rig, TIMEOUT, assert_accounted, assert_pings, assert_udp, isolated, spec_of};
 
 const MEGABYTES: u64 = 2 << 20;
 
@@ -51,7 +51,7 @@ pub(super) fn bulk_crosses(ports: PodPorts) {
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
-        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        transfer(&client, address, PORT, MEGABYTES, TIMEOUT).unwrap();
         assert_udp(&client, address);
         assert_pings(&client, address);
         let headers = if address.is_ipv4() { 28 } else { 48 };
@@ -91,7 +91,7 @@ fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
     // TCP discovers the path MTU.
     let _server = Server::start(&small, &[PORT], Services::Both).unwrap();
     for address in small.addresses() {
-        transfer(&large, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        transfer(&large, address, PORT, MEGABYTES, TIMEOUT).unwrap();
     }
     assert_accounted(&rig.counters());
 }
@@ -135,7 +135,7 @@ fn pods_of_an_ordinary_lab_send_large_packets_to_each_other_and_none_too_large_t
         let _server = Server::start(pod, &[PORT], Services::Both).unwrap();
         let capture = Capture::on("eth0", enter(pod, "tcpdump"));
         for address in pod.addresses() {
-            transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+            transfer(&client, address, PORT, MEGABYTES, TIMEOUT).unwrap();
         }
         let longest = lengths(capture).into_iter().max();
         assert!(longest.is_some_and(|bytes| largest.contains(&bytes)), "{longest:?}");

@@ -19,7 +19,7 @@ use crate::support::namespace::run;
 use crate::support::packet_socket::PacketSocket;
 use crate::support::veth::program_on;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from, pods_manifest, spec_of,
+    INGRESS, PORT, Rig, TIMEOUT, assert_accounted, eventually, isolated, only_from, pods_manifest, spec_of,
 };
 
 pub(super) const MEGABYTES: u64 = 8 << 20;
@@ -63,7 +63,7 @@ fn udp_pair(one: &Pod, other: &Pod) -> [UdpSocket; 2] {
 fn exchange(pair: &[UdpSocket; 2]) {
     for (from, to) in [(0, 1), (1, 0)] {
         pair[from].send(b"hello").unwrap();
-        pair[to].set_read_timeout(Some(PATIENCE)).unwrap();
+        pair[to].set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(pair[to].recv(&mut [0; 16]).unwrap(), 5);
     }
 }
@@ -77,7 +77,7 @@ fn established_flows_cross_without_the_workers_and_every_byte_is_counted() {
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
         let before = upcalls(&rig);
-        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        transfer(&client, address, PORT, MEGABYTES, TIMEOUT).unwrap();
         let upcalls = upcalls(&rig) - before;
         assert!(upcalls < 60, "{upcalls} packets of a connection came up");
     }
@@ -115,7 +115,7 @@ fn a_change_of_policy_ends_offloaded_flows_at_once_and_others_go_on() {
     let [db, friend, stranger, web, cache] =
         ["db", "friend", "stranger", "web", "cache"].map(|pod| rig.pod(pod));
     let mut denied = Connection::open(&stranger, &db);
-    assert!(denied.goes_on(PATIENCE));
+    assert!(denied.goes_on(TIMEOUT));
     let udp = udp_pair(&friend, &db);
     exchange(&udp);
     exchange(&udp);
@@ -138,7 +138,7 @@ fn a_change_of_policy_ends_offloaded_flows_at_once_and_others_go_on() {
     udp[1].set_nonblocking(true).unwrap();
     assert!(udp[1].recv(&mut [0; 16]).is_err());
     let mut allowed = Connection::open(&friend, &db);
-    assert!(allowed.goes_on(PATIENCE) && flow_of(&rig, allowed.client.local_addr().unwrap()).offloaded);
+    assert!(allowed.goes_on(TIMEOUT) && flow_of(&rig, allowed.client.local_addr().unwrap()).offloaded);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn the_ends_of_a_connection_end_its_offload() {
     let rig = rig(&["client", "server"]);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let mut talk = Connection::open(&client, &server);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     let of = talk.client.local_addr().unwrap();
     assert!(flow_of(&rig, of).offloaded);
     let Connection { client: mut one, server: mut other } = talk;
@@ -260,11 +260,11 @@ fn flows_go_on_without_the_switch_until_their_lease_ends() {
     exchange(&pair);
     exchange(&pair);
     let mut talk = Connection::open(&client, &server);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     let Rig { switch, mut lab } = rig;
     switch.kill().unwrap();
     exchange(&pair);
-    assert!(talk.goes_on(PATIENCE), "the connection goes on");
+    assert!(talk.goes_on(TIMEOUT), "the connection goes on");
     pair[1].set_nonblocking(true).unwrap();
     // The program delivers a datagram before the node's end counts the next one.
     let passes = || {
@@ -283,7 +283,7 @@ fn flows_go_on_without_the_switch_until_their_lease_ends() {
     assert_eq!(passes(), 0, "datagrams pass without a switch");
     let switch = Rig::start(&mut lab, "");
     let rig = Rig { switch, lab };
-    eventually("the connection goes on with the next switch", || talk.goes_on(PATIENCE));
+    eventually("the connection goes on with the next switch", || talk.goes_on(TIMEOUT));
     assert_eq!(flow_of(&rig, talk.client.local_addr().unwrap()).state, "established");
 }
 
@@ -298,7 +298,7 @@ fn no_packet_of_an_offloaded_flow_is_lost_while_the_switch_is_killed_and_started
     exchange(&pair);
     exchange(&pair);
     let mut talk = Connection::open(&client, &server);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     let (is_over, exchanges) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -318,7 +318,7 @@ fn no_packet_of_an_offloaded_flow_is_lost_while_the_switch_is_killed_and_started
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     let rig = Rig { switch: switch.unwrap(), lab };
     let flow = flow_of(&rig, pair[0].local_addr().unwrap());
     let sent = u64::from(exchanges.load(Ordering::Relaxed)) + 2;
@@ -344,7 +344,7 @@ fn a_port_to_which_no_program_can_be_attached_works_without_offload_and_says_why
     assert!(Interface::find(&format!("palup{index}")).is_err(), "the upcall device is gone");
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
-        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        transfer(&client, address, PORT, MEGABYTES, TIMEOUT).unwrap();
     }
     assert!(rig.drops().is_empty(), "{:?}", rig.drops());
 }
@@ -356,7 +356,7 @@ fn a_policy_holds_at_once_after_a_restart_though_the_port_of_another_pod_is_gone
         rig_of(PodPorts::Offload, &["db", "friend", "gone"], 1, "[offload]\nlease_s = 3600\n");
     let [db, friend, gone] = ["db", "friend", "gone"].map(|pod| lab.pod(pod).unwrap());
     let mut denied = Connection::open(&friend, &db);
-    assert!(denied.goes_on(PATIENCE));
+    assert!(denied.goes_on(TIMEOUT));
     switch.kill().unwrap();
     run(&format!("ip link delete {}", gone.plan().host_interface));
     let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
@@ -368,7 +368,7 @@ fn a_policy_holds_at_once_after_a_restart_though_the_port_of_another_pod_is_gone
     let problems = || switch.client().status().unwrap().problems;
     let is_held =
         || problems().iter().any(|problem| problem.contains("under the policy of the process before"));
-    assert!(denied.goes_on(PATIENCE) && is_held(), "{:?}", problems());
+    assert!(denied.goes_on(TIMEOUT) && is_held(), "{:?}", problems());
     switch.apply(&format!("{}---\n{}", pods_manifest(&lab), only_from("db", "nobody"))).unwrap();
     assert!(!is_held(), "{:?}", problems());
     denied.assert_ended(&switch, &friend, INGRESS);
@@ -389,7 +389,7 @@ fn connections_outlive_restarts_that_begin_and_end_the_offload_and_a_stop_leaves
         assert_eq!(program_on(&host_end).is_none(), is_on, "an XDP program, {mode}");
         assert_eq!(Interface::find(&format!("palup{index}")).is_ok(), is_on, "an upcall device, {mode}");
         let talk = talk.get_or_insert_with(|| Connection::open(&client, &server));
-        assert!(talk.goes_on(PATIENCE), "{mode}");
+        assert!(talk.goes_on(TIMEOUT), "{mode}");
         assert_ne!(pins(), Vec::<PathBuf>::new(), "{mode}");
         switch.kill().unwrap();
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
 
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated};
+use crate::support::{PORT, Rig, TIMEOUT, assert_accounted, eventually, isolated};
 
 /// MTU of the port behind which the server is; the client's is 1500.
 const NARROW: u32 = 1400;
@@ -59,7 +59,7 @@ fn tcp_learns_the_path_mtu_from_the_switch_and_the_transfer_arrives_intact() {
     for address in far.addresses() {
         let before = too_big(&rig);
         assert!(!has_learned(&near, address), "{address}");
-        transfer(&near, address, PORT, BYTES, PATIENCE).unwrap();
+        transfer(&near, address, PORT, BYTES, TIMEOUT).unwrap();
         assert!(has_learned(&near, address), "{address}");
         assert!(too_big(&rig) > before, "{address}: {:?}", rig.drops());
     }
@@ -131,7 +131,7 @@ fn a_datagram_that_may_be_cut_arrives_in_fragments_of_the_switch() {
 fn connected(pod: &Pod, to: IpAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = pod.run(|| UdpSocket::bind((any, 0))).unwrap()?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     socket.connect((to, PORT))?;
     Ok(socket)
 }

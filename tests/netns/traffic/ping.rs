@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 
 use super::rig_of;
 use crate::support::{
-    INGRESS, PATIENCE, PORT, assert_accounted, assert_pings, assert_protocol_denied, eventually, isolated,
+    INGRESS, PORT, TIMEOUT, assert_accounted, assert_pings, assert_protocol_denied, eventually, isolated,
     only_from,
 };
 
@@ -59,7 +59,7 @@ fn echo_socket(pod: &Pod) -> io::Result<UdpSocket> {
     let open = || socket(AddressFamily::INET, SocketType::DGRAM, Some(ipproto::ICMP));
     let socket = UdpSocket::from(pod.run(open).unwrap()?);
     socket.connect((GATEWAY_V4, 0))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     Ok(socket)
 }
 

@@ -11,7 +11,7 @@ use palisade::net::flow::Protocol;
 use super::rig_of;
 use crate::support::connection::Connection;
 use crate::support::{
-    EGRESS, INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_denied,
+    EGRESS, INGRESS, PORT, Rig, TIMEOUT, assert_accounted, assert_allowed, assert_denied,
     assert_protocol_denied, eventually, isolated, only_from,
 };
 
@@ -69,12 +69,12 @@ pub(super) fn changed_policy(ports: PodPorts) {
     let rig = rig_of(ports, &["db", "friend", "stranger"], 1, "");
     let (db, friend) = (rig.pod("db"), rig.pod("friend"));
     let mut talk = Connection::open(&friend, &db);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     rig.apply(&only_from("db", "friend"));
-    assert!(talk.goes_on(PATIENCE), "still allowed");
+    assert!(talk.goes_on(TIMEOUT), "still allowed");
     // Policy denies a new connection in the reply direction, and replies pass.
     rig.apply(&format!("{}---\n{}", only_from("db", "friend"), only_from("friend", "nobody")));
-    assert!(talk.goes_on(PATIENCE), "replies pass whatever the other direction's policy says");
+    assert!(talk.goes_on(TIMEOUT), "replies pass whatever the other direction's policy says");
     rig.apply(&only_from("db", "stranger"));
     talk.assert_ended(&rig.switch, &friend, INGRESS);
     // The connection is allowed again, but retransmitted segments belong to no flow.
@@ -89,14 +89,14 @@ fn where_connections_are_picked_up_one_that_was_denied_goes_on_when_it_is_allowe
     let rig = Rig::with(&["db", "friend", "stranger"], 1, "[conntrack]\ntcp_pickup = true\n");
     let (db, friend) = (rig.pod("db"), rig.pod("friend"));
     let mut talk = Connection::open(&friend, &db);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     let to_nobody = format!("{}---\n{}", only_from("db", "stranger"), only_from("friend", "nobody"));
     rig.apply(&to_nobody);
     talk.assert_ended(&rig.switch, &friend, INGRESS);
     // The kernel retransmits unacknowledged data.
     rig.apply(&only_from("db", "friend"));
     let mut word = [0; 5];
-    talk.server.set_read_timeout(Some(PATIENCE)).unwrap();
+    talk.server.set_read_timeout(Some(TIMEOUT)).unwrap();
     talk.server.read_exact(&mut word).unwrap();
     assert_eq!(&word, b"hello");
 }
@@ -107,7 +107,7 @@ fn a_connection_ends_when_the_tables_are_unloaded() {
     let rig = Rig::up(&["db", "friend"], 1);
     let (db, friend) = (rig.pod("db"), rig.pod("friend"));
     let mut talk = Connection::open(&friend, &db);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     rig.switch.client().delete_tables().unwrap();
     talk.assert_ended(&rig.switch, &friend, "unknown-pod");
 }

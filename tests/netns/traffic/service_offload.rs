@@ -12,7 +12,7 @@ use palisade::tables::ServiceTable;
 use super::offload::{MEGABYTES, assert_few, flow_of, rig, upcalls};
 use super::services::{SERVICE, table, virtual_addresses};
 use crate::support::connection::Connection;
-use crate::support::{INGRESS, PATIENCE, PORT, Rig, assert_accounted, eventually, isolated, only_from};
+use crate::support::{INGRESS, PORT, Rig, TIMEOUT, assert_accounted, eventually, isolated, only_from};
 
 /// Sockets of a client, connected to the Service, and of each of its backends.
 struct Datagrams {
@@ -25,7 +25,7 @@ impl Datagrams {
         let own = |pod: &Pod| if by.is_ipv4() { IpAddr::V4(pod.v4()) } else { IpAddr::V6(pod.v6()) };
         let bind = |pod: &Pod, port| {
             let socket = pod.run(|| UdpSocket::bind((own(pod), port)).unwrap()).unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
             socket
         };
         let backends = backends.iter().map(|pod| bind(pod, PORT)).collect();
@@ -87,7 +87,7 @@ fn flows_to_a_service_cross_without_the_workers_and_every_byte_is_counted() {
         let _server = Server::start(&web, &[PORT], Services::Tcp).unwrap();
         for address in virtual_addresses() {
             let before = upcalls(&rig);
-            transfer(&client, address, SERVICE, MEGABYTES, PATIENCE).unwrap();
+            transfer(&client, address, SERVICE, MEGABYTES, TIMEOUT).unwrap();
             let upcalls = upcalls(&rig) - before;
             assert!(upcalls < 60, "{upcalls} packets of a connection came up");
             let datagrams = Datagrams::open(&client, address, &[&web]);
@@ -123,7 +123,7 @@ fn a_change_of_a_service_or_of_policy_reaches_its_offloaded_flows_at_once() {
         control.put_services(&table(&[&web])).unwrap();
         let by = SocketAddr::new(address, SERVICE);
         let mut connection = Connection::open_by(&client, &web, by);
-        assert!(connection.goes_on(PATIENCE));
+        assert!(connection.goes_on(TIMEOUT));
         let datagrams = Datagrams::open(&client, address, &[&web, &other]);
         (0..3).for_each(|_| datagrams.exchange(0));
         // Datagrams go to the backend that there is; a connection stays.
@@ -139,11 +139,11 @@ fn a_change_of_a_service_or_of_policy_reaches_its_offloaded_flows_at_once() {
         (0..3).for_each(|_| datagrams.exchange(1));
         let before = upcalls(&rig);
         (0..200).for_each(|_| datagrams.exchange(1));
-        assert!(connection.goes_on(PATIENCE));
-        assert!(connection.goes_on(PATIENCE));
+        assert!(connection.goes_on(TIMEOUT));
+        assert!(connection.goes_on(TIMEOUT));
         let before_last = upcalls(&rig);
         assert_few(before_last - before);
-        (0..100).for_each(|_| assert!(connection.goes_on(PATIENCE)));
+        (0..100).for_each(|_| assert!(connection.goes_on(TIMEOUT)));
         assert_few(upcalls(&rig) - before_last);
         // Another policy.
         rig.apply(&only_from("web", "other"));
@@ -154,8 +154,8 @@ fn a_change_of_a_service_or_of_policy_reaches_its_offloaded_flows_at_once() {
             control.put_services(&table(&[&web])).unwrap();
             Connection::open_by(&client, &web, by)
         };
-        assert!(connection.goes_on(PATIENCE));
-        assert!(connection.goes_on(PATIENCE));
+        assert!(connection.goes_on(TIMEOUT));
+        assert!(connection.goes_on(TIMEOUT));
         control.put_services(&ServiceTable::default()).unwrap();
         connection.client.write_all(b"hello").unwrap();
         eventually("the segment is dropped", || rig.drops().contains_key("no-route"));
@@ -174,16 +174,16 @@ fn flows_to_a_service_outlive_the_switch_and_are_compared_with_the_services_of_t
     let datagrams = Datagrams::open(&client, address, &[&web, &other]);
     (0..3).for_each(|_| datagrams.exchange(0));
     let mut connection = Connection::open_by(&client, &web, SocketAddr::new(address, SERVICE));
-    assert!(connection.goes_on(PATIENCE));
+    assert!(connection.goes_on(TIMEOUT));
     switch.kill().unwrap();
     // The kernel alone forwards and translates.
     (0..100).for_each(|_| datagrams.exchange(0));
-    assert!(connection.goes_on(PATIENCE));
+    assert!(connection.goes_on(TIMEOUT));
     let switch = Rig::start(&mut lab, "");
     (0..100).for_each(|_| datagrams.exchange(0));
     switch.client().put_services(&table(&[&web])).unwrap();
     (0..100).for_each(|_| datagrams.exchange(0));
-    assert!(connection.goes_on(PATIENCE));
+    assert!(connection.goes_on(TIMEOUT));
     let rig = Rig { switch, lab };
     let before = upcalls(&rig);
     (0..200).for_each(|_| datagrams.exchange(0));
@@ -194,7 +194,7 @@ fn flows_to_a_service_outlive_the_switch_and_are_compared_with_the_services_of_t
     let switch = Rig::start(&mut lab, "");
     switch.client().put_services(&table(&[&other])).unwrap();
     (0..100).for_each(|_| datagrams.exchange(1));
-    assert!(connection.goes_on(PATIENCE));
+    assert!(connection.goes_on(TIMEOUT));
     let rig = Rig { switch, lab };
     assert_accounted(&rig.counters());
 }

@@ -11,7 +11,7 @@ use palisade::net::flow::Protocol;
 use palisade::tables::{ServicePort, ServicePortName, ServiceTable, ServicesDiff};
 
 use crate::support::{
-    INGRESS, PATIENCE, PORT, Rig, assert_accounted, assert_protocol_denied, isolated, only_from,
+    INGRESS, PORT, Rig, TIMEOUT, assert_accounted, assert_protocol_denied, isolated, only_from,
 };
 
 /// Port of the Service; its backends have [`PORT`].
@@ -77,11 +77,11 @@ fn reach_backends_that_change(rig: &Rig) {
     for (backend, from) in [(&web_tap, &veth), (&web_veth, &tap), (&web_tap, &tap), (&web_veth, &veth)] {
         client.put_services(&table(&[backend])).unwrap();
         for address in virtual_addresses() {
-            transfer(from, address, SERVICE, BYTES, PATIENCE).unwrap();
-            assert_eq!(udp_exchange(from, address, SERVICE, PATIENCE).unwrap(), Outcome::Allowed);
+            transfer(from, address, SERVICE, BYTES, TIMEOUT).unwrap();
+            assert_eq!(udp_exchange(from, address, SERVICE, TIMEOUT).unwrap(), Outcome::Allowed);
         }
         // The backend reaches itself.
-        transfer(backend, virtual_addresses()[0], SERVICE, 1 << 16, PATIENCE).unwrap();
+        transfer(backend, virtual_addresses()[0], SERVICE, 1 << 16, TIMEOUT).unwrap();
     }
     assert!(rig.flows(1000).iter().any(|flow| flow.service.is_some_and(|service| service.port() == SERVICE)));
 
@@ -106,7 +106,7 @@ fn reach_backends_that_change(rig: &Rig) {
         while !is_done() {
             let n = connections.fetch_add(1, Ordering::Relaxed);
             let (from, address) = ([&tap, &veth][n % 2], virtual_addresses()[n / 2 % 2]);
-            let outcome = tcp_connect(from, address, SERVICE, PATIENCE).unwrap();
+            let outcome = tcp_connect(from, address, SERVICE, TIMEOUT).unwrap();
             if outcome != Outcome::Allowed {
                 // The other thread ends with this one.
                 changes.store(CHANGES, Ordering::Relaxed);
@@ -123,14 +123,14 @@ fn reach_backends_that_change(rig: &Rig) {
     rig.apply(&only_from("web-veth", "client-tap"));
     client.put_services(&table(&[&web_veth])).unwrap();
     let to = virtual_addresses()[0];
-    assert_eq!(tcp_connect(&tap, to, SERVICE, PATIENCE).unwrap(), Outcome::Allowed);
+    assert_eq!(tcp_connect(&tap, to, SERVICE, TIMEOUT).unwrap(), Outcome::Allowed);
     // Late packets of the other client's connections are denied.
     let of_tap = &rig.counters().ports[&tap.plan().host_interface];
     assert!(!of_tap.drops.contains_key(INGRESS), "{of_tap:?}");
     assert_protocol_denied(&rig.switch, &veth, (Protocol::TCP, to, SERVICE), INGRESS);
     client.put_services(&table(&[])).unwrap();
     for address in virtual_addresses() {
-        assert_eq!(tcp_connect(&tap, address, SERVICE, PATIENCE).unwrap(), Outcome::Refused);
+        assert_eq!(tcp_connect(&tap, address, SERVICE, TIMEOUT).unwrap(), Outcome::Refused);
     }
     assert_accounted(&rig.counters());
 }
@@ -144,10 +144,10 @@ fn a_connection_to_a_service_outlives_the_switch_and_its_backends_place() {
     switch.client().put_services(&table(&[&web])).unwrap();
     let listener = web.run(|| TcpListener::bind((web.v4(), PORT))).unwrap().unwrap();
     let to = SocketAddr::new(virtual_addresses()[0], SERVICE);
-    let mut there = from.run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap().unwrap();
+    let mut there = from.run(|| TcpStream::connect_timeout(&to, TIMEOUT)).unwrap().unwrap();
     let (mut back, _) = listener.accept().unwrap();
-    there.set_read_timeout(Some(PATIENCE)).unwrap();
-    back.set_read_timeout(Some(PATIENCE)).unwrap();
+    there.set_read_timeout(Some(TIMEOUT)).unwrap();
+    back.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut goes_on = || {
         let mut heard = [0; 5];
         there.write_all(b"hello").unwrap();

@@ -11,7 +11,7 @@ use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod, PodPorts};
 
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{
-    PATIENCE, PORT, Rig, assert_accounted, assert_allowed, assert_pings, assert_udp, eventually, isolated,
+    PORT, Rig, TIMEOUT, assert_accounted, assert_allowed, assert_pings, assert_udp, eventually, isolated,
     only_from,
 };
 
@@ -51,7 +51,7 @@ fn tcp_udp_and_ping_cross_intact_between_tap_devices_in_whole_segments() {
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
     for address in server.addresses() {
-        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        transfer(&client, address, PORT, MEGABYTES, TIMEOUT).unwrap();
         assert_udp(&client, address);
         assert_pings(&client, address);
     }
@@ -77,7 +77,7 @@ fn segments_are_cut_for_a_veth_pair_and_cross_intact_both_ways() {
     let _tap_server = Server::start(&tap, &[PORT], Services::Both).unwrap();
     for (from, to) in [(&tap, &veth), (&veth, &tap)] {
         for address in to.addresses() {
-            transfer(from, address, PORT, MEGABYTES, PATIENCE).unwrap();
+            transfer(from, address, PORT, MEGABYTES, TIMEOUT).unwrap();
             assert_udp(from, address);
             assert_pings(from, address);
         }
@@ -122,7 +122,7 @@ fn segments_of_udp_cross_whole_and_arrive_as_the_datagrams_that_were_sent() {
             // Sockets drop datagrams that wait for the Ethernet address of the gateway.
             assert_pings(&from, address);
             let receiver = to.run(|| UdpSocket::bind(SocketAddr::new(address, PORT))).unwrap().unwrap();
-            receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+            receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
             let sender = sender_of_segments(&from, address);
             (0..6).for_each(|n: u8| assert_eq!(sender.send(&[n; 10_500]).unwrap(), 10_500));
             let mut datagram = [0; 2000];
@@ -169,7 +169,7 @@ fn a_killed_switch_leaves_a_pod_without_a_carrier_and_the_next_one_continues_its
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let address = echo_server(&server);
     let mut connection = client.run(|| TcpStream::connect(address)).unwrap().unwrap();
-    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    connection.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert!(echo_works(&mut connection));
     let link = |pod: &Pod| output(pod, "ip -o link show eth0");
     let before = link(&client);
@@ -320,7 +320,7 @@ fn virtio_net_headers_of_a_hostile_pod_cost_its_own_packets_alone() {
     assert!(!capture.heard().iter().any(|frame| is_marked(frame)), "a denied packet has arrived");
     assert_accounted(&rig.counters());
     for address in server.addresses() {
-        transfer(&friend, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        transfer(&friend, address, PORT, MEGABYTES, TIMEOUT).unwrap();
     }
     // Positive control: without the policy the packets arrive.
     rig.apply("");

@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::{rig_of, services};
 use crate::support::connection::Connection;
-use crate::support::{PATIENCE, PORT, Rig, assert_accounted, eventually, isolated};
+use crate::support::{PORT, Rig, TIMEOUT, assert_accounted, eventually, isolated};
 
 /// State of the flow of a connection.
 fn state(rig: &Rig, talk: SocketAddr) -> String {
@@ -42,7 +42,7 @@ pub(super) fn owner_resets(ports: PodPorts) {
     let rig = rig_of(ports, &["client", "server"], 1, "");
     for (by_client, bytes) in [(true, 0), (false, 0), (true, 4 << 20), (false, 4 << 20)] {
         let mut talk = Connection::open(&rig.pod("client"), &rig.pod("server"));
-        assert!(talk.goes_on(PATIENCE));
+        assert!(talk.goes_on(TIMEOUT));
         let of = talk.client.local_addr().unwrap();
         assert_eq!(state(&rig, of), "established");
         let Connection { client, server } = talk;
@@ -156,7 +156,7 @@ impl Forger {
                 }
                 Err(_) if last.is_some() => return last.unwrap(),
                 Err(_) => {
-                    assert!(start.elapsed() < PATIENCE, "no segment has come");
+                    assert!(start.elapsed() < TIMEOUT, "no segment has come");
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
             }
@@ -198,7 +198,7 @@ pub(super) fn forged_resets(ports: PodPorts) {
     let forger = Forger::of(&client, &server);
     let mut talk = Connection::open(&client, &server);
     let of = talk.client.local_addr().unwrap();
-    (0..100).for_each(|_| assert!(talk.goes_on(PATIENCE)));
+    (0..100).for_each(|_| assert!(talk.goes_on(TIMEOUT)));
     let drops = |reason: &str| rig.drops().get(reason).copied().unwrap_or(0);
     let sent = |rig: &Rig| rig.flows(10)[0].packets;
 
@@ -208,7 +208,7 @@ pub(super) fn forged_resets(ports: PodPorts) {
     let before = sent(&rig);
     forger.reset(&heard, heard.acknowledgement.wrapping_add(500), true);
     eventually("the reset has passed", || sent(&rig) > before);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     assert_eq!(state(&rig, of), "established");
 
     let heard = forger.heard();
@@ -222,7 +222,7 @@ pub(super) fn forged_resets(ports: PodPorts) {
     eventually("the reset is dropped", || drops("invalid-state") == 2);
     forger.reset(&heard, heard.acknowledgement, false);
     eventually("one with a wrong checksum is dropped", || drops("bad-checksum") == 1);
-    assert!(talk.goes_on(PATIENCE));
+    assert!(talk.goes_on(TIMEOUT));
     assert_eq!(state(&rig, of), "established");
 
     // The exact reset is the positive control of the forgery.

@@ -12,7 +12,7 @@ use super::{PORT, tcp_crosses};
 use crate::api_server::ApiServer;
 use crate::support::closed::{FirstPacket, assert_hears_nothing};
 use crate::support::{EGRESS, INGRESS, isolated};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 /// Agent of a node.
 struct Agent(Child);
@@ -108,9 +108,9 @@ fn agents_of_two_nodes_enforce_the_policies_of_one_server_and_its_absence_distur
 
     // The server goes, restarts without the versions that the agents know, and is listed again.
     let listener = web.listen(at);
-    let mut client = front.connect(at, PATIENCE).unwrap();
+    let mut client = front.connect(at, TIMEOUT).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
-    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut crosses = || {
         client.write_all(b"ping").unwrap();
         peer.read_exact(&mut [0; 4]).unwrap();

@@ -17,7 +17,7 @@ use self::node::{Cluster, Namespace, node_address, pod_address};
 use crate::support::capture::Capture;
 use crate::support::closed::FirstPacket;
 use crate::support::{EGRESS, INGRESS, isolated};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const PORT: u16 = 6379;
 
@@ -25,12 +25,12 @@ const PORT: u16 = 6379;
 fn tcp_crosses(from: &Namespace, to: &Namespace, address: IpAddr) -> bool {
     let at = SocketAddr::new(address, PORT);
     let listener = to.listen(at);
-    let mut client = from.connect(at, PATIENCE).unwrap();
+    let mut client = from.connect(at, TIMEOUT).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     let message: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 251) as u8).collect();
     for end in [&client, &server] {
-        end.set_read_timeout(Some(PATIENCE)).unwrap();
-        end.set_write_timeout(Some(PATIENCE)).unwrap();
+        end.set_read_timeout(Some(TIMEOUT)).unwrap();
+        end.set_write_timeout(Some(TIMEOUT)).unwrap();
     }
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| {
@@ -116,7 +116,7 @@ fn two_nodes(ports: PodPorts) {
     // A policy change denies an open connection.
     let at = SocketAddr::new(pod_address(2, 0)[0], PORT);
     let listener = web.listen(at);
-    let mut client = front.connect(at, PATIENCE).unwrap();
+    let mut client = front.connect(at, TIMEOUT).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     client.write_all(b"one").unwrap();
     server.read_exact(&mut [0; 3]).unwrap();
@@ -150,14 +150,14 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
         .map(|address| {
             let at = SocketAddr::new(address, 22);
             let listener = two.own.listen(at);
-            let client = one.own.connect(at, PATIENCE).unwrap();
+            let client = one.own.connect(at, TIMEOUT).unwrap();
             (client, listener.accept().unwrap().0)
         })
         .collect();
     let talk = |when: &str| {
         for (client, server) in &talks {
             for (mut from, mut to) in [(client, server), (server, client)] {
-                to.set_read_timeout(Some(PATIENCE)).unwrap();
+                to.set_read_timeout(Some(TIMEOUT)).unwrap();
                 from.write_all(&[7; 9000]).unwrap();
                 let mut heard = [0; 9000];
                 assert!(to.read_exact(&mut heard).is_ok() && heard == [7; 9000], "{when}");
@@ -247,7 +247,7 @@ fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
     // A destination on the NIC's own link needs no router: the other node's stack receives from a pod.
     let at = SocketAddr::new(node_address(2)[0], PORT);
     let listener = two.own.listen(at);
-    let client = one.pods[0].connect(at, PATIENCE).unwrap();
+    let client = one.pods[0].connect(at, TIMEOUT).unwrap();
     assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
     assert!(one.log().lines().any(|line| line.contains("no zero-copy")), "{}", one.log());
 }

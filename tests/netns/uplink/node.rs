@@ -14,7 +14,7 @@ use palisade::tap::{TapDevice, TapSpec};
 
 use crate::support::closed::{FirstPacket, ProgramCounts, assert_counted, drops};
 use crate::support::namespace::enter;
-use crate::support::{PATIENCE, add_card, eventually};
+use crate::support::{TIMEOUT, add_card, eventually};
 
 /// Network namespace that a sleeping process holds open.
 pub(crate) struct Namespace {
@@ -89,8 +89,8 @@ impl Namespace {
         self.enter(|| TcpListener::bind(at)).unwrap()
     }
 
-    pub(crate) fn connect(&self, to: SocketAddr, patience: Duration) -> std::io::Result<TcpStream> {
-        self.enter(|| TcpStream::connect_timeout(&to, patience))
+    pub(crate) fn connect(&self, to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
+        self.enter(|| TcpStream::connect_timeout(&to, timeout))
     }
 
     pub(crate) fn udp(&self, at: SocketAddr) -> UdpSocket {
@@ -200,7 +200,7 @@ impl Node {
         let start = Instant::now();
         while client.status().is_err() {
             let ended = self.switch.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none() && start.elapsed() < PATIENCE, "no switch: {}", self.log());
+            assert!(ended.is_none() && start.elapsed() < TIMEOUT, "no switch: {}", self.log());
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -13,7 +13,7 @@ use super::node::{Cluster, Namespace, Node, pod_address};
 use super::origin::mac_of;
 use super::{PORT, policy, tcp_crosses};
 use crate::support::packet_socket::PacketSocket;
-use crate::support::{INGRESS, PATIENCE, eventually, isolated};
+use crate::support::{INGRESS, TIMEOUT, eventually, isolated};
 
 /// Two nodes whose pods have offloaded ports: `client` on the first, `server` and `neighbour` on the second.
 fn rig(policies: &str) -> Cluster {
@@ -56,7 +56,7 @@ fn udp_pair([one, other]: [&Namespace; 2], [client, server]: [IpAddr; 2]) -> [Ud
     let pair = [bind(one, client), bind(other, server)];
     pair[0].connect(pair[1].local_addr().unwrap()).unwrap();
     pair[1].connect(pair[0].local_addr().unwrap()).unwrap();
-    pair.iter().for_each(|socket| socket.set_read_timeout(Some(PATIENCE)).unwrap());
+    pair.iter().for_each(|socket| socket.set_read_timeout(Some(TIMEOUT)).unwrap());
     pair
 }
 
@@ -98,9 +98,9 @@ fn pair_of(cluster: &Cluster, family: usize) -> [UdpSocket; 2] {
 fn connect(one: &Node, two: &Node) -> [TcpStream; 2] {
     let at = SocketAddr::new(pod_address(2, 0)[0], PORT);
     let listener = two.pods[0].listen(at);
-    let client = one.pods[0].connect(at, PATIENCE).unwrap();
+    let client = one.pods[0].connect(at, TIMEOUT).unwrap();
     let server = listener.accept().unwrap().0;
-    [&client, &server].iter().for_each(|end| end.set_read_timeout(Some(PATIENCE)).unwrap());
+    [&client, &server].iter().for_each(|end| end.set_read_timeout(Some(TIMEOUT)).unwrap());
     [client, server]
 }
 

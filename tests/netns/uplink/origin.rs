@@ -10,7 +10,7 @@ use super::{PORT, policy};
 use crate::support::closed::{FirstPacket, assert_counted};
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{INGRESS, isolated};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 /// Time of one of several attempts.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -101,10 +101,10 @@ fn assert_dropped(node: &Node, from: &Namespace, family: usize, reason: &str) {
 /// Opens a connection, whose server is in `to`.
 fn open(from: &Namespace, to: &Namespace, at: SocketAddr, by: SocketAddr) -> [TcpStream; 2] {
     let listener = to.listen(at);
-    let client = from.connect(by, PATIENCE).unwrap_or_else(|error| panic!("{by}: {error}"));
+    let client = from.connect(by, TIMEOUT).unwrap_or_else(|error| panic!("{by}: {error}"));
     let (server, _) = listener.accept().unwrap();
     for end in [&client, &server] {
-        end.set_read_timeout(Some(PATIENCE)).unwrap();
+        end.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
     [client, server]
 }
@@ -137,7 +137,7 @@ fn assert_node_reaches(node: &Node, pod: usize) {
             node.own.command(&format!("ping -n -c 1 -W 1 {address}")).output().unwrap().status.success()
         });
         let refused = |from: &Namespace, to: IpAddr| {
-            let error = from.connect(SocketAddr::new(to, 9), PATIENCE).unwrap_err();
+            let error = from.connect(SocketAddr::new(to, 9), TIMEOUT).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{to}: {error}");
         };
         refused(&node.own, address);

@@ -11,7 +11,7 @@ use super::node::{Cluster, Namespace, node_address, pod_address};
 use super::{PORT, policy};
 use crate::support::closed::FirstPacket;
 use crate::support::isolated;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const NODE_PORT: u16 = 30_080;
 /// Port of the Service at its addresses.
@@ -75,15 +75,15 @@ fn destinations(family: usize) -> [SocketAddr; 3] {
 }
 
 fn patient(stream: &TcpStream) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
 }
 
 /// Opens a connection from the host to a server in `to` that listens at `at`. The server sees the host's address, and another
 /// port where the backend knows the host's own by another address of the Service.
 fn open(host: &Namespace, to: &Namespace, at: SocketAddr, by: SocketAddr) -> [TcpStream; 2] {
     let listener = to.listen(at);
-    let client = host.connect(by, PATIENCE).unwrap_or_else(|error| panic!("{by}: {error}"));
+    let client = host.connect(by, TIMEOUT).unwrap_or_else(|error| panic!("{by}: {error}"));
     let (server, peer) = listener.accept().unwrap();
     assert_eq!(peer.ip(), client.local_addr().unwrap().ip());
     [&client, &server].into_iter().for_each(patient);

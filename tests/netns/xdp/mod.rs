@@ -24,11 +24,11 @@ use self::wire::{End, Wire, attach, open};
 use crate::support::eventually;
 use crate::support::namespace::{in_namespace, run};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Polls the wire until `done`; fails after a long wait.
 fn turn_until(wire: &mut Wire, mut done: impl FnMut(&Wire) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done(wire) {
         assert!(Instant::now() < deadline, "frames do not cross: {} did", wire.forwarded);
         wire.turn();
@@ -40,14 +40,14 @@ fn expect_across(wire: &mut Wire, from: &Pod, to: &Pod, frames: &[Vec<u8>]) {
     let (ready, started) = std::sync::mpsc::channel();
     let expected = frames.len();
     let receiver = to.enter(move || {
-        let socket = RawSocket::open("eth0", PATIENCE);
+        let socket = RawSocket::open("eth0", TIMEOUT);
         ready.send(()).unwrap();
         (0..expected).map_while(|_| socket.receive()).collect::<Vec<_>>()
     });
     started.recv().unwrap();
     let sending = frames.to_vec();
     let sender = from.enter(move || {
-        let socket = RawSocket::open("eth0", PATIENCE);
+        let socket = RawSocket::open("eth0", TIMEOUT);
         for frame in &sending {
             assert!(socket.send(frame));
         }
@@ -110,12 +110,12 @@ fn a_port_that_only_receives_goes_on_after_its_fill_ring_was_empty() {
         let mut queue = open(&umem, &program, 0, 0);
         let send = |numbers: std::ops::Range<u32>| {
             let sender = a.enter(move || {
-                let socket = RawSocket::open("eth0", PATIENCE);
+                let socket = RawSocket::open("eth0", TIMEOUT);
                 numbers.for_each(|number| assert!(socket.send(&frame(number, 60))));
             });
             sender.join().unwrap();
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while queue.statistics().fill_ring_empty + queue.statistics().rx_dropped < 3 {
             assert!(
                 Instant::now() < deadline,
@@ -129,7 +129,7 @@ fn a_port_that_only_receives_goes_on_after_its_fill_ring_was_empty() {
         for _ in 0..3 {
             queue.refill(&mut umem, &mut free, 8);
             send(0..8);
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while batch.len() < 8 {
                 assert!(Instant::now() < deadline, "{} frames have come", batch.len());
                 queue.receive(&mut umem, &mut batch, BATCH_FRAMES_MAX);
@@ -151,11 +151,11 @@ fn each_of_two_queues_is_one_workers() {
             worker.turn();
         }
         let sender = a.enter(|| {
-            let socket = RawSocket::open("eth0", PATIENCE);
+            let socket = RawSocket::open("eth0", TIMEOUT);
             (0..200).for_each(|port| assert!(socket.send(&datagram(10_000 + port))));
         });
         sender.join().unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while workers.iter().map(|worker| worker.forwarded).sum::<u64>() < 200 {
             assert!(Instant::now() < deadline, "not all arrive");
             for worker in &mut workers {
@@ -173,7 +173,7 @@ fn each_of_two_queues_is_one_workers() {
 fn flood(pod: &Pod, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let stop = stop.clone();
     pod.enter(move || {
-        let socket = RawSocket::open("eth0", PATIENCE);
+        let socket = RawSocket::open("eth0", TIMEOUT);
         for number in 0.. {
             if stop.load(Ordering::Relaxed) {
                 return;
@@ -249,7 +249,7 @@ fn a_closed_port_leaves_its_frames_alone_while_somebody_else_has_its_socket() {
         wire.close(0);
         expect_left_alone(&mut wire, &[a.host], 32, || {
             let sender = a.enter(|| {
-                let socket = RawSocket::open("eth0", PATIENCE);
+                let socket = RawSocket::open("eth0", TIMEOUT);
                 (0..32).for_each(|number| assert!(socket.send(&frame(number, 60))));
             });
             sender.join().unwrap();

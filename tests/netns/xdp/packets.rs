@@ -12,7 +12,7 @@ pub(crate) struct RawSocket {
 
 impl RawSocket {
     /// Opens a socket on an interface of the calling thread's namespace. `receive` waits this long.
-    pub(crate) fn open(name: &str, patience: Duration) -> RawSocket {
+    pub(crate) fn open(name: &str, timeout: Duration) -> RawSocket {
         let index = Interface::find(name).unwrap().index;
         let all = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: plain system calls; the address and the time outlive them; the descriptor is ours alone.
@@ -27,8 +27,8 @@ impl RawSocket {
             let size = size_of_val(&address) as u32;
             assert_eq!(libc::bind(fd, (&raw const address).cast(), size), 0);
             let time = libc::timeval {
-                tv_sec: patience.as_secs() as i64,
-                tv_usec: i64::from(patience.subsec_micros()),
+                tv_sec: timeout.as_secs() as i64,
+                tv_usec: i64::from(timeout.subsec_micros()),
             };
             let size = size_of_val(&time) as u32;
             let set =

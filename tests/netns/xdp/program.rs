@@ -13,23 +13,23 @@ use super::namespace::Pod;
 use super::packets::{RawSocket, frame};
 use super::runs::Runs;
 use super::wire::{Wire, attach, open};
-use super::{PATIENCE, expect_across};
+use super::{TIMEOUT, expect_across};
 use crate::support::eventually;
 use crate::support::namespace::{in_namespace, output, run};
 
 /// Asserts that a frame from the pod reaches the node's own stack on the host end.
 fn assert_reaches_the_host(pod: &Pod) {
-    let seen = RawSocket::open(pod.host, PATIENCE);
-    pod.enter(|| assert!(RawSocket::open("eth0", PATIENCE).send(&frame(1, 100)))).join().unwrap();
+    let seen = RawSocket::open(pod.host, TIMEOUT);
+    pod.enter(|| assert!(RawSocket::open("eth0", TIMEOUT).send(&frame(1, 100)))).join().unwrap();
     assert!(seen.receive().is_some(), "the host's stack sees the pod's frame");
 }
 
 /// Asserts that the program on the host end drops frames from the pod.
 fn assert_dropped_at_the_host(pod: &Pod) {
     const FRAMES: u32 = 16;
-    let (seen, runs) = (RawSocket::open(pod.host, PATIENCE), Runs::of(pod.host));
+    let (seen, runs) = (RawSocket::open(pod.host, TIMEOUT), Runs::of(pod.host));
     let send = || {
-        let socket = RawSocket::open("eth0", PATIENCE);
+        let socket = RawSocket::open("eth0", TIMEOUT);
         (0..FRAMES).for_each(|number| assert!(socket.send(&frame(number, 100))));
     };
     pod.enter(send).join().unwrap();

@@ -28,7 +28,7 @@ fn look(bytes: &[u8]) -> usize {
     if let Some(segment) = tcp::Tcp::new(bytes) {
         seen += segment.header_bytes() + usize::from(segment.src_port()) + usize::from(segment.dst_port());
         seen += segment.sequence() as usize + segment.acknowledgement() as usize;
-        seen += usize::from(segment.window()) + usize::from(segment.flags().is_senseless());
+        seen += usize::from(segment.window()) + usize::from(segment.flags().is_invalid());
     }
     seen += usize::from(tcp::window_scale(bytes).unwrap_or(0));
     if let Some(datagram) = udp::Udp::new(bytes) {

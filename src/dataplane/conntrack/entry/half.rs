@@ -149,7 +149,7 @@ impl Half {
         self.tcp_or_address[END].load(Relaxed)
     }
 
-    /// Stores the fields that [`TcpSide::goes_on`] changes, where they differ.
+    /// Stores the fields that [`TcpSide::take_in_order`] changes, where they differ.
     #[inline(always)]
     pub(super) fn store_position(&self, old: &TcpSide, new: &TcpSide) {
         store_changed(&self.tcp_or_address[END], old.end, new.end);

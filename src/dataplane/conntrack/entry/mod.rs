@@ -7,10 +7,10 @@
 //!
 //! A UDP packet reads and writes the half of its own end, and no other: so the workers of the two directions
 //! share no cache line. A segment of an established connection writes to the half of its own end alone, and reads
-//! nothing of the other one if it acknowledges nothing new ([`TcpSide::goes_on`]). Over IPv6 each half of a
+//! nothing of the other one if it acknowledges nothing new ([`TcpSide::take_in_order`]). Over IPv6 each half of a
 //! connection has its own end's address only, where halves of other protocols have both.
 //!
-//! [`TcpSide::goes_on`]: super::tcp::TcpSide::goes_on
+//! [`TcpSide::take_in_order`]: super::tcp::TcpSide::take_in_order
 
 mod counters;
 mod flow_word;
@@ -329,7 +329,7 @@ impl Entry {
         let half = self.half(from_low);
         let before = half.tcp();
         let mut after = before;
-        if after.goes_on(segment, || self.half(!from_low).end()) {
+        if after.take_in_order(segment, || self.half(!from_low).end()) {
             half.store_position(&before, &after);
         } else {
             self.pass_any_segment(from_low, segment);

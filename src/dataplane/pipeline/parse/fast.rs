@@ -123,7 +123,7 @@ fn parse_transport<const L4: usize, const UDP: usize, const TCP: usize>(
             let Some(head) = frame.first_chunk::<TCP>() else { return false };
             let (header_bytes, flags) = (usize::from(head[L4 + 12] >> 4) * 4, Flags(head[L4 + 13]));
             let fits = (header_bytes >= tcp::HEADER_BYTES) & (L4 + header_bytes <= outer.end);
-            if !fits || flags.is_senseless() {
+            if !fits || flags.is_invalid() {
                 return false;
             }
             write::<L4>(outer, head, ports(head), packet);

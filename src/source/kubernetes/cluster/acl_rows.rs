@@ -21,7 +21,7 @@ pub(super) struct AclRows {
     /// Most rows of all ACL tables.
     max: usize,
     /// Time until policies that have changed are tried again: to find out that they still have no room costs a compile.
-    patience: Duration,
+    timeout: Duration,
     /// Versions of all policies, for events about them.
     versions: HashMap<Key, Box<Version>>,
     closed: BTreeMap<String, ClosedNamespace>,
@@ -39,8 +39,8 @@ struct ClosedNamespace {
 
 impl AclRows {
     /// Creates a bound of so many rows, with this time until changed policies are tried again.
-    pub(super) fn new(max: usize, patience: Duration) -> AclRows {
-        AclRows { max, patience, versions: HashMap::new(), closed: BTreeMap::new() }
+    pub(super) fn new(max: usize, timeout: Duration) -> AclRows {
+        AclRows { max, timeout, versions: HashMap::new(), closed: BTreeMap::new() }
     }
 
     /// Notes the version of a policy.
@@ -85,8 +85,8 @@ impl AclRows {
         let opens = |_: &String, namespace: &mut ClosedNamespace| {
             let fits = rows + namespace.rows <= max;
             rows += if fits { namespace.rows } else { 0 };
-            let patience = if fits || namespace.has_changed { self.patience } else { UNCHANGED };
-            namespace.since.elapsed() >= patience
+            let timeout = if fits || namespace.has_changed { self.timeout } else { UNCHANGED };
+            namespace.since.elapsed() >= timeout
         };
         let opened: Vec<_> = self.closed.extract_if(.., opens).collect();
         opened.into_iter().flat_map(|(_, namespace)| namespace.policies.into_values()).collect()

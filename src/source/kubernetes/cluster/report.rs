@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 
 use super::{Cluster, selects};
-use crate::control::protocol::{SourceAway, SourceReport, Unenforced};
+use crate::control::protocol::{SourceReport, Unenforced, UnfollowedKind};
 use crate::limits::{POD_PREFIXES_MAX, REJECTED_ERRORS_MAX};
 use crate::source::kubernetes::kinds::KINDS;
 
@@ -31,7 +31,7 @@ impl Cluster {
                 }
                 _ => reason.clone(),
             };
-            Some(SourceAway { kind: kind.name.to_owned(), since_unix_s, reason })
+            Some(UnfollowedKind { kind: kind.name.to_owned(), since_unix_s, reason })
         });
         let unlisted = KINDS.iter().zip(&self.kinds).filter(|(_, state)| !state.is_listed);
         let unenforced =

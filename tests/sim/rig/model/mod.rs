@@ -20,7 +20,7 @@ use crate::rig::{self, HOST, PODS, Setting, UPLINK};
 
 /// Verdict on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Expected {
     /// Transmitted on a port as this frame.
     Forward(PortId, Vec<u8>),
     /// Consumed by the switch, which may reply.
@@ -94,21 +94,21 @@ impl Model {
     }
 
     /// Processes a packet that arrives on a port; `quoted` is the packet that an ICMP error quotes.
-    pub(crate) fn receive(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
-        let fate = self.decide(port, spec, quoted);
+    pub(crate) fn receive(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Expected {
+        let expected = self.decide(port, spec, quoted);
         let counts = self.counts.entry(port).or_default();
         counts.received += 1;
-        match &fate {
-            Fate::Forward(..) => counts.forwarded += 1,
-            Fate::Consumed(_) => counts.consumed += 1,
-            Fate::Drop(reason, _) => *counts.drops.entry((*reason).to_owned()).or_default() += 1,
+        match &expected {
+            Expected::Forward(..) => counts.forwarded += 1,
+            Expected::Consumed(_) => counts.consumed += 1,
+            Expected::Drop(reason, _) => *counts.drops.entry((*reason).to_owned()).or_default() += 1,
         }
-        fate
+        expected
     }
 
-    fn decide(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
+    fn decide(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Expected {
         if let Some(reason) = self.anti_spoof(port, spec) {
-            return Fate::Drop(reason, None);
+            return Expected::Drop(reason, None);
         }
         let about = quoted.unwrap_or(spec);
         if let Some(quoted) = quoted {
@@ -117,7 +117,7 @@ impl Model {
             // ICMP messages other than queries belong to no flow.
             let may_be_known = !matches!(quoted.transport, Transport::Icmp { .. }) || query(quoted).is_some();
             if !comes_right || !may_be_known {
-                return Fate::Drop("invalid-state", None);
+                return Expected::Drop("invalid-state", None);
             }
         }
         let found = self.find(about);
@@ -127,21 +127,21 @@ impl Model {
         let mut out = match self.route(spec.dst) {
             Route::Gateway => return Model::echo(port, spec),
             Route::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
-                return Fate::Drop("no-route", None);
+                return Expected::Drop("no-route", None);
             }
-            Route::Nowhere => return Fate::Drop("no-route", None),
+            Route::Nowhere => return Expected::Drop("no-route", None),
             // The switch routes no packet between addresses outside its pods.
-            Route::Port(UPLINK) if port == UPLINK && !back => return Fate::Drop("no-route", None),
+            Route::Port(UPLINK) if port == UPLINK && !back => return Expected::Drop("no-route", None),
             Route::Port(_) if back => HOST,
             Route::Port(out) => out,
         };
         let mtu = if out.index() == PODS - 1 { rig::SMALL_MTU } else { rig::MTU };
         let ip_bytes = spec.ip().len();
         if spec.ttl <= 1 {
-            return Fate::Drop("ttl-exceeded", quoted.is_none().then(|| report(port, spec, None)));
+            return Expected::Drop("ttl-exceeded", quoted.is_none().then(|| report(port, spec, None)));
         }
         if ip_bytes > usize::from(mtu) {
-            return Fate::Drop("too-big", quoted.is_none().then(|| report(port, spec, Some(mtu))));
+            return Expected::Drop("too-big", quoted.is_none().then(|| report(port, spec, Some(mtu))));
         }
         let reason = match found {
             Some((flow, side)) => self.advance(flow, side, port, &mut out, spec, quoted.is_some()),
@@ -149,8 +149,8 @@ impl Model {
             None => self.open(port, out, spec, None),
         };
         match reason {
-            Some(reason) => Fate::Drop(reason, None),
-            None => Fate::Forward(out, rig::forwarded(out, spec)),
+            Some(reason) => Expected::Drop(reason, None),
+            None => Expected::Forward(out, rig::forwarded(out, spec)),
         }
     }
 
@@ -207,13 +207,13 @@ impl Model {
         self.pod_at(address).and_then(|pod| self.setting.attachments[pod]).unwrap_or(AttachmentId::NONE)
     }
 
-    fn echo(port: PortId, spec: &Spec) -> Fate {
+    fn echo(port: PortId, spec: &Spec) -> Expected {
         let Transport::Echo { request: true, identifier } = spec.transport else {
-            return Fate::Drop("no-route", None);
+            return Expected::Drop("no-route", None);
         };
         let transport = Transport::Echo { request: false, identifier };
         let answer = Spec { src: spec.dst, dst: spec.src, ttl: 64, transport, ..spec.clone() };
-        Fate::Consumed(Some(answered(port, answer)))
+        Expected::Consumed(Some(answered(port, answer)))
     }
 
     /// Flow of a packet, and the side that sent it.
