@@ -64,7 +64,7 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     match arguments.output {
         Form::Table => output::text(&text(&findings))?,
         Form::Json => output::json(&findings)?,
-        Form::Github => output::text(&code_scanning::github(&findings))?,
+        Form::Github => output::document(&code_scanning::github(&findings))?,
         Form::Sarif => output::json(&code_scanning::sarif(&findings))?,
     }
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -127,7 +127,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         #[cfg(feature = "kubernetes")]
         Command::Agent(arguments) => run::agent::agent(&arguments),
-        Command::Config(_) => config::config(),
+        Command::Config(arguments) => config::config(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Compile(arguments) => compile::compile(&arguments),
         Command::Apply(arguments) => apply::apply(&arguments),

@@ -54,7 +54,7 @@ pub(super) fn completions(
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "palisade", &mut script);
-    output::text(&String::from_utf8_lossy(&script))?;
+    output::document(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 

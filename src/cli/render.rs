@@ -157,7 +157,7 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
 fn print(directory: Option<&Path>, parts: &[Part]) -> Result<ExitCode, CliError> {
     match directory {
         Some(directory) => write_files(directory, parts)?,
-        None => output::text(&listing(parts))?,
+        None => output::document(&listing(parts))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::control::PortRoute;
 use crate::dataplane::{
@@ -176,7 +176,7 @@ impl Default for Hardening {
 }
 
 /// `[[ports]]`: a port to open at start.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortConfig {
     /// Name of the port.
@@ -184,29 +184,35 @@ pub struct PortConfig {
     /// Kind of the port.
     pub kind: PortKind,
     /// Network interface; the name of the port where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// 802.1Q tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
     /// Addresses of the node, for a host port.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
     /// Network namespace of a tap device: a name of `ip netns`, or an absolute path.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// MTU of a tap device, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Pod behind the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
     /// Addresses of the pod.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_addresses: Vec<IpAddr>,
     /// Ethernet address of the pod; learned where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_mac: Option<Mac>,
-    /// Bandwidth of the pod.
-    #[serde(default)]
-    pub pod_bandwidth: Bandwidth,
     /// Ports of the node that lead to this pod.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_port_mappings: Vec<PortMapping>,
+    /// Bandwidth of the pod.
+    #[serde(default, skip_serializing_if = "Bandwidth::is_unlimited")]
+    pub pod_bandwidth: Bandwidth,
 }
 
 /// `[conntrack]`: connection tracking.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{Gateway, Masquerade, TunnelSettings};
 
@@ -56,7 +56,7 @@ pub struct IpfixSettings {
 }
 
 /// A route to a port by the port's name. It is in force while the port is open.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortRoute {
     /// Destination prefix.
@@ -64,9 +64,10 @@ pub struct PortRoute {
     /// Name of the port.
     pub port: String,
     /// Address of the next router; the destination itself where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_hop: Option<IpAddr>,
     /// Whether the node's own kernel gets the route, too. Such a route has a next router, on an uplink.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node: bool,
 }
 

@@ -15,7 +15,7 @@ use clap::Args;
 
 use self::pcapng::PacketFile;
 use super::filter::PacketFilterArguments;
-use super::output::text as print;
+use super::output::{document, text as print};
 use super::signals::interruption;
 use super::{CliError, Output, SocketArguments, terminal};
 use crate::control::Client;
@@ -119,7 +119,7 @@ pub(super) fn trace(arguments: &TraceArguments) -> Result<ExitCode, CliError> {
         for packet in packets {
             number += 1;
             match arguments.output {
-                Output::Json => print(&(serde_json::to_string(packet).map_err(io::Error::from)? + "\n"))?,
+                Output::Json => document(&(serde_json::to_string(packet).map_err(io::Error::from)? + "\n"))?,
                 Output::Table | Output::Wide => print(&text::describe(number, packet))?,
             }
         }

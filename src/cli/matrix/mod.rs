@@ -121,7 +121,7 @@ fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
             text::csv(matrix, &mut out)?;
             out.flush()
         }
-        Form::Dot => output::text(&text::dot(matrix)),
-        Form::Html => output::text(&html::page(matrix)),
+        Form::Dot => output::document(&text::dot(matrix)),
+        Form::Html => output::document(&html::page(matrix)),
     }
 }

@@ -97,6 +97,11 @@ pub(super) fn text(text: &str) -> io::Result<()> {
     styled(&wrapped(&printable::block(text)))
 }
 
+/// Prints text that a program reads, in lines as they are. Escapes control characters like [`text`].
+pub(super) fn document(text: &str) -> io::Result<()> {
+    styled(&printable::block(text))
+}
+
 /// Prints text with styles, which contains nothing untrusted.
 pub(super) fn styled(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();

@@ -54,19 +54,26 @@ impl Table {
 
     /// Text in lines of at most `width` characters.
     fn fitted(&self, width: Option<usize>) -> String {
+        let natural: Vec<usize> = (0..self.columns.len()).map(|at| self.width(at)).collect();
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let total = |shown: &[usize], most: usize| -> usize {
+            shown.iter().map(|at| natural[*at].min(most) + 2 * GAP).sum()
+        };
         let mut left_out = Vec::new();
+        let mut most = usize::MAX;
         if let Some(width) = width {
             for column in self.left_out_first {
-                if self.total(&shown, usize::MAX) <= width {
+                if total(&shown, most) <= width {
                     break;
                 }
                 shown.retain(|at| !self.columns[*at].eq_ignore_ascii_case(column));
                 left_out.push(column.to_uppercase());
             }
+            let longest = shown.iter().map(|at| natural[*at]).max().unwrap_or(0);
+            let fits = |most: &usize| total(&shown, *most) <= width;
+            most = (COLUMN_MIN..=longest).rev().find(fits).unwrap_or(COLUMN_MIN);
         }
-        let most = width.map_or(usize::MAX, |width| self.widest(&shown, width));
-        let widths: Vec<usize> = shown.iter().map(|at| self.width(*at).min(most)).collect();
+        let widths: Vec<usize> = shown.iter().map(|at| natural[*at].min(most)).collect();
         let mut text = String::new();
         for row in [&self.columns].into_iter().chain(&self.rows) {
             let cells = shown.iter().map(|at| row.get(*at).map_or("", String::as_str));
@@ -92,18 +99,6 @@ impl Table {
     fn width(&self, at: usize) -> usize {
         let cells = [&self.columns].into_iter().chain(&self.rows).filter_map(|row| row.get(at));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    }
-
-    /// Characters of a line with these columns, each of `most` at most.
-    fn total(&self, shown: &[usize], most: usize) -> usize {
-        shown.iter().map(|at| self.width(*at).min(most) + 2 * GAP).sum()
-    }
-
-    /// Largest width of columns with which lines are no longer than `width`.
-    fn widest(&self, shown: &[usize], width: usize) -> usize {
-        let longest = shown.iter().map(|at| self.width(*at)).max().unwrap_or(0);
-        let fits = |most: &usize| self.total(shown, *most) <= width;
-        (COLUMN_MIN..=longest).rev().find(fits).unwrap_or(COLUMN_MIN)
     }
 }
 

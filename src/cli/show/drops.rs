@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::cli::filter::{PacketFilterArguments, ago};
 use crate::cli::output::reader::end_with_reader;
-use crate::cli::output::{Output, end, json, or_dash, render, table, text, time_of_day};
+use crate::cli::output::{Output, document, end, json, or_dash, render, table, text, time_of_day};
 use crate::cli::{CliError, terminal};
 use crate::control::protocol::DropRecord;
 use crate::control::{Client, DropQuery};
@@ -70,7 +70,7 @@ pub(super) fn drops(client: &Client, arguments: &DropsArguments, output: Output)
 
 /// Prints one line of JSON, without control characters.
 fn println_json(drop: &DropRecord) -> io::Result<()> {
-    text(&(serde_json::to_string(drop)? + "\n"))
+    document(&(serde_json::to_string(drop)? + "\n"))
 }
 
 fn as_table(drops: &[DropRecord]) -> String {

@@ -8,7 +8,7 @@ use crate::cli::CliError;
 use crate::cli::filter::FlowFilterArguments;
 use crate::cli::output::reader::end_with_reader;
 use crate::cli::output::{
-    Output, duration, end, grouped, json, list, or_dash, render, table, text, time_of_day,
+    Output, document, duration, end, grouped, json, list, or_dash, render, table, text, time_of_day,
 };
 use crate::control::Client;
 use crate::control::protocol::{
@@ -57,7 +57,7 @@ fn follow_flows(client: &Client, query: &FlowQuery, output: Output) -> Result<()
             Output::Json => serde_json::to_string(&event).map_err(std::io::Error::from),
             Output::Table | Output::Wide => Ok(event_line(&event)),
         };
-        match printed.and_then(|line| text(&format!("{}\n", printable::line(&line)))) {
+        match printed.and_then(|line| document(&format!("{}\n", printable::line(&line)))) {
             Ok(()) => {}
             Err(error) => {
                 end = Err(error.into());

@@ -97,7 +97,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
     match arguments.output {
         Form::Text => output::text(&report.to_string())?,
         Form::Json => output::json(&report)?,
-        Form::Junit => output::text(&junit::xml(&report)?)?,
+        Form::Junit => output::document(&junit::xml(&report)?)?,
     }
     Ok(match (&report.cases, suite.is_unread) {
         (_, true) | (Tally { refused: 1.., .. }, _) => ExitCode::from(2),

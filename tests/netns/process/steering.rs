@@ -3,10 +3,12 @@
 use std::process::Command;
 
 use palisade::lab::traffic::{Server, Services};
-use palisade::lab::{LabSpec, PodPorts};
+use palisade::lab::{LabSpec, PodPorts, Switch, SwitchSpec};
 
 use crate::support::connection::Connection;
-use crate::support::{PORT, Rig, TIMEOUT, assert_allowed, assert_denied, assert_pings, eventually, isolated};
+use crate::support::{
+    PORT, Rig, TIMEOUT, assert_allowed, assert_denied, assert_pings, eventually, isolated, pods_manifest,
+};
 
 /// Runs a command of `palisade` for the switch. Gives exit code and output.
 fn palisade(rig: &Rig, arguments: &[&str]) -> (Option<i32>, String) {
@@ -26,6 +28,37 @@ fn done(rig: &Rig, arguments: &[&str]) -> String {
 
 fn rig(ports: PodPorts) -> Rig {
     Rig::of(&LabSpec { ports, mtu: 1500, ..LabSpec::of(&["client", "other", "server"]).unwrap() }, "")
+}
+
+fn commands_are_kept_by_the_export_of_the_configuration(ports: PodPorts) {
+    let Some(_isolated) = isolated() else { return };
+    let rig = rig(ports);
+    let [client, server] = ["client", "server"].map(|name| rig.pod(name));
+    let server_port = server.plan().host_interface.clone();
+    done(&rig, &["pod", "limit", "default/server", "--egress-rate", "1G"]);
+    done(&rig, &["route", "add", "198.51.100.0/24", "--port", &server_port]);
+    let exported = done(&rig, &["config", "export"]);
+    assert!(exported.contains("198.51.100.0/24") && exported.contains("egress_rate"), "{exported}");
+    let Rig { switch, mut lab } = rig;
+    switch.kill().unwrap();
+    let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    spec.config.push_str(&exported);
+    let switch = Switch::start(&mut lab, &spec).unwrap();
+    switch.apply(&pods_manifest(&lab)).unwrap();
+    let rig = Rig { switch, lab };
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    assert_allowed(&client, server.addresses()[0]);
+    assert_eq!(done(&rig, &["config", "export"]), exported);
+}
+
+#[test]
+fn commands_are_kept_by_the_export_of_the_configuration_with_veth_pairs() {
+    commands_are_kept_by_the_export_of_the_configuration(PodPorts::Veth);
+}
+
+#[test]
+fn commands_are_kept_by_the_export_of_the_configuration_with_taps() {
+    commands_are_kept_by_the_export_of_the_configuration(PodPorts::Tap);
 }
 
 /// Number of flows of a port's pod, as `port list` shows it.
