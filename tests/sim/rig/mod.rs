@@ -336,6 +336,10 @@ impl Rig {
             self.sim.now += EARLY_SYN_TIMEOUT;
             self.sim.step();
             self.check();
+            if self.hands_over {
+                self.sim.step();
+                self.check();
+            }
         }
         self.collect()
     }

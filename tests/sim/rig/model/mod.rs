@@ -83,13 +83,18 @@ impl Model {
     /// Advances the clock and sweeps all flows.
     pub(crate) fn wait(&mut self, ms: u64) {
         self.pass(ms);
+        self.sweep(|_| false);
+    }
+
+    /// Forgets the flows that are over, but for those that are still there: a switch sweeps its table little by little.
+    pub(crate) fn sweep(&mut self, is_there: impl Fn(&FlowKey) -> bool) {
         let now_ms = self.now_ms;
         let attachments = self.setting.attachments;
         let generation = self.generation;
         self.flows.retain(|flow| {
             let is_over = flow.generation < generation
                 && flow.attachments.iter().any(|id| id.0 != 0 && !attachments.contains(&Some(*id)));
-            now_ms - flow.seen_ms <= timeout_ms(flow.state) && !is_over
+            now_ms - flow.seen_ms <= timeout_ms(flow.state) && !is_over || is_there(&flow.key)
         });
     }
 
