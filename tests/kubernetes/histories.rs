@@ -165,25 +165,39 @@ fn allowed_by_any(
 /// Namespace of the objects that end a window.
 const LAST: &str = "last";
 
-/// Puts an object of each kind, last in the order of its watch. The tables depend on all of them: an agent that has these
+/// Puts an object of each kind, last in the order of its watch. The tables depend on each of them: an agent that has these
 /// tables has also seen the changes before that changed no table, and may no longer mix their old versions with later
 /// changes of other kinds.
 fn put_last(server: &ApiServer, window: u16) {
-    let mark = format!("window-{window}");
+    let mark = json!({"mark": format!("window-{window}")});
     let inside = |mut object: Value| {
         object["metadata"]["namespace"] = json!(LAST);
         object
     };
     let mut namespace = namespace(LAST);
-    namespace["metadata"]["labels"] = json!({"mark": mark});
-    let mut policy = inside(policy(LAST, &mark, "none"));
-    policy["spec"]["ingress"] = json!([{"from": [{"namespaceSelector": {"matchLabels": {"mark": mark}}}]}]);
+    namespace["metadata"]["labels"] = mark.clone();
+    let mut policy = inside(policy(LAST, LAST, "none"));
+    policy["spec"]["ingress"] = json!([{
+        "from": [{"namespaceSelector": {"matchLabels": mark}}],
+        "ports": [{"port": 2000 + window}],
+    }]);
     let mut admin = admin_policy(LAST, 1000);
-    admin["spec"]["subject"]["namespaces"] = json!({"matchLabels": {"mark": mark}});
+    admin["spec"]["subject"]["namespaces"] = json!({"matchLabels": {"kubernetes.io/metadata.name": LAST}});
+    admin["spec"]["ingress"][0]["action"] = json!("Allow");
+    admin["spec"]["ingress"][0]["from"] = json!([{"namespaces": {"matchLabels": {}}}]);
     admin["spec"]["ingress"][0]["ports"] =
         json!([{"portNumber": {"protocol": "TCP", "port": 1000 + window}}]);
-    for object in [namespace, inside(pod(LAST, "n1", &mark, "10.1.9.9")), policy, admin] {
+    let before = server.objects();
+    for object in [namespace, inside(pod(LAST, "n1", LAST, &format!("10.1.9.{window}"))), policy, admin] {
         server.put(object);
+    }
+    let objects = server.objects();
+    let tables = compiled(&objects);
+    for last in objects.iter().filter(|object| object["metadata"]["name"] == LAST) {
+        let of_others = objects.iter().filter(|object| identity(object) != identity(last));
+        let former = before.iter().filter(|object| identity(object) == identity(last));
+        let with_former: Vec<Value> = of_others.chain(former).cloned().collect();
+        assert_ne!(compiled(&with_former), tables, "the tables do not depend on {}", identity(last));
     }
 }
 
