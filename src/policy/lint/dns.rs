@@ -17,8 +17,17 @@ const DNS: u16 = 53;
 
 pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     let mut blocked: BTreeMap<PolicyRef, Vec<&PodName>> = BTreeMap::new();
-    for pod in &objects.pods {
-        let isolating = isolating(objects, pod);
+    let mut isolating: BTreeMap<&PodName, (&Pod, Vec<&NetworkPolicy>)> = BTreeMap::new();
+    for policy in &objects.network {
+        if isolation::rules(policy, Direction::Egress).is_none() {
+            continue;
+        }
+        let pods = objects.pods.of_namespace(&policy.namespace, &policy.pod_selector);
+        for pod in pods.filter(|pod| selects(policy, pod)) {
+            isolating.entry(&pod.name).or_insert((pod, Vec::new())).1.push(policy);
+        }
+    }
+    for (pod, isolating) in isolating.into_values() {
         let rules = || isolating.iter().flat_map(|policy| policy.egress.iter().flatten());
         if rules().next().is_none() || rules().any(allows_dns) || admin_accepts_dns(objects, pod) {
             continue;
@@ -44,10 +53,8 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     }
 }
 
-fn isolating<'a>(objects: &LintObjects<'a>, pod: &Pod) -> Vec<&'a NetworkPolicy> {
-    let of_namespace = objects.network.iter().filter(|policy| policy.namespace == pod.name.namespace);
-    let selecting = of_namespace.filter(|policy| selectors::selects(&policy.pod_selector, &pod.labels));
-    selecting.filter(|policy| isolation::rules(policy, Direction::Egress).is_some()).copied().collect()
+fn selects(policy: &NetworkPolicy, pod: &Pod) -> bool {
+    pod.name.namespace == policy.namespace && selectors::selects(&policy.pod_selector, &pod.labels)
 }
 
 /// Tests whether a rule allows UDP 53 to any peer. A named port may have any number.

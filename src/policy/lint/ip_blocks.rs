@@ -10,8 +10,8 @@ use super::objects::{LintObjects, peer_list};
 use super::prefixes::Prefixes;
 use super::subsumption;
 use crate::policy::evaluate::isolation;
-use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers};
-use crate::tables::Direction;
+use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod};
+use crate::tables::{Direction, PodName};
 
 /// Rule, by the indices of its policy and of itself.
 type RuleAt = (usize, usize);
@@ -107,6 +107,13 @@ impl<'a> Blocks<'a> {
         let holes = placed.iter().map(|placed| Prefixes::of(&placed.block.except)).collect();
         Blocks { placed, holes }
     }
+
+    /// Blocks of a policy, with their exceptions.
+    fn of_policy(&self, policy: usize) -> impl Iterator<Item = (&Placed<'a>, &Prefixes)> {
+        let [first, end] =
+            [policy, policy + 1].map(|policy| self.placed.partition_point(|placed| placed.at.0 < policy));
+        self.placed[first..end].iter().zip(&self.holes[first..end])
+    }
 }
 
 /// Rules that apply to all pods and ports of one rule, itself included, indexed by prefix.
@@ -127,18 +134,19 @@ impl<'a> Allowing<'a> {
         own: &Placed<'_>,
     ) -> Allowing<'a> {
         let covers = |policy: &NetworkPolicy, rule: &NetworkPolicyRule| {
-            policy.namespace == own.policy.namespace
-                && subsumption::selector(&own.policy.pod_selector, &policy.pod_selector)
+            subsumption::selector(&own.policy.pod_selector, &policy.pod_selector)
                 && subsumption::ports(&own.rule.ports, &rule.ports)
         };
-        let rules = objects.network.iter().enumerate().flat_map(|(at, policy)| {
+        let around = objects.policies.around(own.policy);
+        let rules = around.iter().flat_map(|&at| {
+            let policy = objects.network[at];
             let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
-            rules.map(move |(index, rule)| ((at, index), *policy, rule))
+            rules.map(move |(index, rule)| ((at, index), policy, rule))
         });
         let mut of_any_peer = rules.filter(|(_, _, rule)| rule.peers == Peers::Everyone);
         let any_peer = of_any_peer.find(|(_, policy, rule)| covers(policy, rule)).map(|(at, ..)| at);
         let mut allowing = Allowing { any_peer, blocks: HashMap::new(), lengths: BTreeSet::new() };
-        for (placed, holes) in blocks.placed.iter().zip(&blocks.holes) {
+        for (placed, holes) in around.iter().flat_map(|&policy| blocks.of_policy(policy)) {
             if covers(placed.policy, placed.rule) {
                 let cidr = placed.block.cidr;
                 allowing.blocks.entry(cidr).or_default().push((placed.at, holes));
@@ -159,18 +167,21 @@ impl<'a> Allowing<'a> {
 }
 
 /// Reports blocks within the pod network. Addresses of pods change; a selector follows them.
-pub(super) fn check_pod_network(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
-    let addresses: Vec<IpAddr> = objects.pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect();
+pub(super) fn check_pod_network<'a>(objects: &LintObjects<'a>, found: &mut Vec<LintFinding>) {
+    let of_pod = |pod: &'a Pod| pod.addresses.iter().map(move |address| (*address, &pod.name));
+    let mut pods: Vec<(IpAddr, &PodName)> = objects.pods.all().flat_map(of_pod).collect();
+    pods.sort_unstable();
+    let addresses: Vec<IpAddr> = pods.iter().map(|(address, _)| *address).collect();
     let networks: Vec<IpNet> = [true, false].iter().filter_map(|is_v4| common(&addresses, *is_v4)).collect();
     for placed in
         [Direction::Ingress, Direction::Egress].iter().flat_map(|direction| placed(objects, *direction))
     {
         let cidr = placed.block.cidr;
         let Some(network) = networks.iter().find(|network| network.contains(&cidr)) else { continue };
-        if let Some(pod) = objects.pods.iter().find(|pod| pod.addresses.iter().any(|a| cidr.contains(a))) {
+        let first = addresses.partition_point(|address| *address < cidr.network());
+        if let Some((_, pod)) = pods.get(first).filter(|(address, _)| cidr.contains(address)) {
             let message = format!(
-                "{cidr} lies in the pod network (pods have addresses in {network}) and holds pod {}: select pods by label",
-                pod.name
+                "{cidr} lies in the pod network (pods have addresses in {network}) and holds pod {pod}: select pods by label"
             );
             found.push(placed.finding(Check::BlockInPodNetwork, ".cidr", message));
         }

@@ -5,6 +5,8 @@ mod finding;
 mod ip_blocks;
 mod named_ports;
 mod objects;
+mod pods;
+mod policies;
 mod prefixes;
 mod priorities;
 mod selection;
@@ -16,24 +18,31 @@ mod types;
 pub use finding::{Check, LintFinding, LintSubject};
 pub use objects::UnreadWorkload;
 
+use std::collections::HashMap;
+
 use super::evaluate::ReferenceEvaluator;
 use super::objects::{Object, replicas};
 use objects::LintObjects;
+use pods::Pods;
+use policies::Policies;
 
 /// Runs all checks. Findings are sorted by policy and field. Checks that need pods do not run on manifests
 /// without pods. `unread` are objects that make pods, and are not among the objects.
 pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
     let mut sorted = LintObjects {
         evaluator: ReferenceEvaluator::new(objects),
-        pods: Vec::new(),
+        pods: Pods::default(),
         exempt: Vec::new(),
         unread,
         nodes: Vec::new(),
         network: Vec::new(),
+        policies: Policies::default(),
         cluster: Vec::new(),
         services: Vec::new(),
+        service_ports: HashMap::new(),
         slices: Vec::new(),
     };
+    let mut pods = Vec::new();
     for object in objects {
         match object {
             // The second pod of a workload adds no information.
@@ -42,15 +51,23 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
                     sorted.exempt.push(pod);
                 }
             }
-            Object::Pod(pod) => sorted.pods.push(pod),
+            Object::Pod(pod) => pods.push(pod),
             Object::Node(node) => sorted.nodes.push(node),
             Object::NetworkPolicy(policy) => sorted.network.push(policy),
             Object::ClusterNetworkPolicy(policy) => sorted.cluster.push(policy),
-            Object::Service(service) => sorted.services.push(service),
+            Object::Service(service) => {
+                for port in &service.ports {
+                    let of_port = sorted.service_ports.entry((port.protocol, port.port)).or_default();
+                    of_port.push(sorted.services.len());
+                }
+                sorted.services.push(service);
+            }
             Object::EndpointSlice(slice) => sorted.slices.push(slice),
             Object::Namespace(_) => {}
         }
     }
+    sorted.pods = Pods::new(pods, &sorted.evaluator);
+    sorted.policies = Policies::new(&sorted.network);
     let mut found = Vec::new();
     if sorted.has_pods() || !unread.is_empty() {
         selection::check(&sorted, &mut found);

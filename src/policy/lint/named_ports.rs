@@ -31,7 +31,13 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
                         let path = format!("spec.{direction}[{index}].ports[{at}].port");
                         let asked = (Some(*protocol), name.as_str());
                         let named = Named { policy: isolation::name(policy), path, asked, is_of_addresses };
-                        check_selection(objects, named, &destination, found);
+                        let pods = match direction {
+                            Direction::Ingress => {
+                                Box::new(objects.pods.of_namespace(&policy.namespace, &policy.pod_selector))
+                            }
+                            Direction::Egress => objects.pods.of_peers(&policy.namespace, &rule.peers),
+                        };
+                        check_selection(named, pods.filter(|pod| destination(pod)), found);
                     }
                 }
             }
@@ -48,10 +54,9 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
                         let asked = (*protocol, name.as_str());
                         let policy = cluster_tiers::name(policy);
                         check_selection(
-                            objects,
                             // A rule with peers that are no pods has no named port.
                             Named { policy, path, asked, is_of_addresses: false },
-                            &destination,
+                            objects.pods.all().filter(|pod| destination(pod)),
                             found,
                         );
                     }
@@ -77,14 +82,13 @@ fn names_no_pod(peers: &Peers) -> bool {
     }
 }
 
-fn check_selection(
-    objects: &LintObjects<'_>,
+fn check_selection<'a>(
     named: Named<'_>,
-    destination: &dyn Fn(&Pod) -> bool,
+    destinations: impl Iterator<Item = &'a Pod>,
     found: &mut Vec<LintFinding>,
 ) {
     let Named { policy, path, asked: (protocol, name), is_of_addresses } = named;
-    let mut destinations = objects.pods.iter().filter(|pod| destination(pod)).peekable();
+    let mut destinations = destinations.peekable();
     if destinations.peek().is_none() {
         if is_of_addresses {
             let message = format!(
@@ -104,13 +108,12 @@ fn check_selection(
             port.name.as_deref() == Some(name) && protocol.is_none_or(|protocol| protocol == port.protocol)
         })
     };
-    let (mut any, mut other) = (false, false);
+    let mut other = false;
     for pod in destinations {
-        any |= has(pod, protocol);
+        if has(pod, protocol) {
+            return;
+        }
         other |= has(pod, None);
-    }
-    if any {
-        return;
     }
     let protocol = protocol.map(|protocol| format!("{protocol} ")).unwrap_or_default();
     let hint = if other { " (one of another protocol is there)" } else { "" };

@@ -1,5 +1,10 @@
 //! Objects by kind, as input of the checks.
 
+use std::collections::HashMap;
+
+use super::pods::Pods;
+use super::policies::Policies;
+use crate::net::flow::Protocol;
 use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::objects::{
     ClusterNetworkPolicy, EndpointSlice, Labels, NetworkPolicy, Node, Pod, Service,
@@ -42,16 +47,19 @@ impl UnreadWorkload {
 /// Objects by kind.
 pub(super) struct LintObjects<'a> {
     pub(super) evaluator: ReferenceEvaluator<'a>,
-    /// Pods to which policy applies, with or without an address.
-    pub(super) pods: Vec<&'a Pod>,
+    pub(super) pods: Pods<'a>,
     /// Pods on the host's network, and finished pods.
     pub(super) exempt: Vec<&'a Pod>,
     /// Objects that make pods and are not read.
     pub(super) unread: &'a [UnreadWorkload],
     pub(super) nodes: Vec<&'a Node>,
     pub(super) network: Vec<&'a NetworkPolicy>,
+    /// Index of `network`.
+    pub(super) policies: Policies<'a>,
     pub(super) cluster: Vec<&'a ClusterNetworkPolicy>,
     pub(super) services: Vec<&'a Service>,
+    /// Numbers of the Services by port.
+    pub(super) service_ports: HashMap<(Protocol, u16), Vec<usize>>,
     pub(super) slices: Vec<&'a EndpointSlice>,
 }
 
@@ -59,6 +67,12 @@ impl LintObjects<'_> {
     /// Object that makes pods which a selector selects, and is not read.
     pub(super) fn unread_selected(&self, selects: impl Fn(&Pod) -> bool) -> Option<&UnreadWorkload> {
         self.unread.iter().find(|workload| workload.pods().any(|pod| selects(&pod)))
+    }
+
+    /// Services with a port, in the order of the manifests.
+    pub(super) fn services_with(&self, protocol: Protocol, port: u16) -> impl Iterator<Item = &Service> {
+        let services = self.service_ports.get(&(protocol, port)).into_iter().flatten();
+        services.map(|&number| self.services[number])
     }
 
     /// Whether there are pods that are read.

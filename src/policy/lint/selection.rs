@@ -16,7 +16,7 @@ struct Selector {
     /// Check that fails if the selector selects nothing.
     check: Check,
     /// Text of the selected pods.
-    pods: String,
+    described: String,
 }
 
 /// Checks subjects of policies.
@@ -27,23 +27,25 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             policy: isolation::name(policy),
             path: "spec.podSelector".to_owned(),
             check: Check::SelectsNoPod,
-            pods: format!("none in namespace {} matches {labels}", policy.namespace),
+            described: format!("none in namespace {} matches {labels}", policy.namespace),
         };
         let selects = |pod: &Pod| {
             pod.name.namespace == policy.namespace && selectors::selects(&policy.pod_selector, &pod.labels)
         };
-        check_selection(objects, selector, selects, found);
+        let pods = objects.pods.of_namespace(&policy.namespace, &policy.pod_selector);
+        check_selection(objects, selector, pods, selects, found);
     }
     for policy in &objects.cluster {
         let selector = Selector {
             policy: cluster_tiers::name(policy),
             path: "spec.subject".to_owned(),
             check: Check::SelectsNoPod,
-            pods: format!("there are no {}", display::scope(&policy.subject)),
+            described: format!("there are no {}", display::scope(&policy.subject)),
         };
         check_selection(
             objects,
             selector,
+            objects.pods.of_scope(&policy.subject),
             |pod| objects.evaluator.scope_selects(&policy.subject, pod),
             found,
         );
@@ -73,12 +75,13 @@ fn network_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
                     policy: isolation::name(policy),
                     path: format!("spec.{direction}[{index}].{list}[{at}]"),
                     check: Check::PeerSelectsNothing,
-                    pods: format!("there are no pods {} in {namespaces}", display::selector(pods)),
+                    described: format!("there are no pods {} in {namespaces}", display::selector(pods)),
                 };
                 let selects = |pod: &Pod| {
                     objects.evaluator.network_peer_matches(&policy.namespace, peer, &by_labels(pod))
                 };
-                check_selection(objects, selector, selects, found);
+                let pods = objects.pods.of_peer(&policy.namespace, peer);
+                check_selection(objects, selector, pods, selects, found);
             }
         }
     }
@@ -97,11 +100,12 @@ fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
                             policy: cluster_tiers::name(policy),
                             path: path.clone(),
                             check: Check::PeerSelectsNothing,
-                            pods: format!("there are no {}", display::scope(scope)),
+                            described: format!("there are no {}", display::scope(scope)),
                         };
                         check_selection(
                             objects,
                             selector,
+                            objects.pods.of_scope(scope),
                             |pod| objects.evaluator.scope_selects(scope, pod),
                             found,
                         );
@@ -124,23 +128,25 @@ fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
     }
 }
 
-fn check_selection(
-    objects: &LintObjects<'_>,
+/// Adds a finding if a selector selects no pod. All that it selects are among `pods`.
+fn check_selection<'a>(
+    objects: &LintObjects<'a>,
     selector: Selector,
+    mut pods: impl Iterator<Item = &'a Pod>,
     selects: impl Fn(&Pod) -> bool,
     found: &mut Vec<LintFinding>,
 ) {
-    if objects.pods.iter().any(|pod| selects(pod)) {
+    if pods.any(|pod| selects(pod)) {
         return;
     }
-    let Selector { policy, path, check, pods } = selector;
+    let Selector { policy, path, check, described } = selector;
     let exempt: Vec<&&Pod> = objects.exempt.iter().filter(|pod| selects(pod)).collect();
     let unread = objects.unread_selected(&selects);
     let (check, message) = match exempt.as_slice() {
         [] if unread.is_none() && !objects.has_pods() => return,
         [] => match unread {
             Some(unread) => (check, format!("selects no pod that is read: {}", unread.advice())),
-            None => (check, format!("selects no pod: {pods}")),
+            None => (check, format!("selects no pod: {described}")),
         },
         [first, others @ ..] => {
             let why = if first.host_network { "is on the host's network" } else { "has finished" };

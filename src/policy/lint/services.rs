@@ -1,6 +1,8 @@
 //! Checks of Services: a selector that selects no pod, and rules about the port of a Service. Policy is asked
 //! about the backend of a connection, so a rule with the port of the Service does not match.
 
+use std::collections::HashSet;
+
 use super::finding::{Check, LintFinding, LintSubject};
 use super::named_ports::{cluster_peers_hold, network_peers_hold};
 use super::objects::LintObjects;
@@ -13,13 +15,16 @@ use crate::tables::{Direction, PolicyRef};
 
 /// Checks selectors of Services without `EndpointSlices`.
 pub(super) fn check_selectors(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
+    let with_slices: HashSet<(&str, &str)> = objects
+        .slices
+        .iter()
+        .filter_map(|slice| Some((slice.namespace.as_str(), slice.service.as_deref()?)))
+        .collect();
     for service in &objects.services {
         let Some(selector) = &service.selector else { continue };
-        let has_slice = objects.slices.iter().any(|slice| {
-            slice.namespace == service.namespace && slice.service.as_ref() == Some(&service.name)
-        });
-        let is_selected = |pod: &&&Pod| is_behind(service, pod);
-        if has_slice || objects.pods.iter().chain(&objects.exempt).any(|pod| is_selected(&pod)) {
+        let has_slice = with_slices.contains(&(service.namespace.as_str(), service.name.as_str()));
+        let pods = objects.pods.of_namespace(&service.namespace, selector);
+        if has_slice || pods.chain(objects.exempt.iter().copied()).any(|pod| is_behind(service, pod)) {
             continue;
         }
         let message = match objects.unread_selected(|pod| is_behind(service, pod)) {
@@ -149,9 +154,11 @@ fn check_port(
 ) {
     let RulePort { protocol, port, .. } = *rule;
     let is_asked = |own: &&PortOfService| own.protocol == protocol && own.port == port;
-    for service in &objects.services {
+    for service in objects.services_with(protocol, port) {
         let Some(own) = service.ports.iter().find(is_asked) else { continue };
-        let backends = objects.pods.iter().filter(|pod| is_behind(service, pod) && destination(pod));
+        let Some(selector) = &service.selector else { continue };
+        let backends = objects.pods.of_namespace(&service.namespace, selector);
+        let backends = backends.filter(|pod| is_behind(service, pod) && destination(pod));
         let missed = backends.filter(|pod| !has(pod, None, protocol, port)).find_map(|pod| {
             target_port(pod, own).filter(|target| !(rule.covers)(pod, *target)).map(|target| (pod, target))
         });

@@ -5,12 +5,11 @@ use super::objects::LintObjects;
 use super::subsumption;
 use crate::policy::evaluate::{cluster_tiers, isolation};
 use crate::policy::objects::NetworkPolicyRule;
-use crate::tables::{Direction, PolicyRef};
+use crate::tables::Direction;
 
 /// Rule and its place.
 struct Placed<'a> {
     at: (usize, usize),
-    policy: PolicyRef,
     rule: &'a NetworkPolicyRule,
 }
 
@@ -22,28 +21,22 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
 }
 
 fn network(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
-    let rules: Vec<Placed<'_>> = objects
-        .network
-        .iter()
-        .enumerate()
-        .flat_map(|(number, policy)| {
-            let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
-            rules.map(move |(index, rule)| Placed {
-                at: (number, index),
-                policy: isolation::name(policy),
-                rule,
-            })
-        })
-        .collect();
-    for inner in &rules {
-        let shadow = rules.iter().find(|outer| shadows(objects, inner, outer));
-        if let Some(outer) = shadow {
+    let rules_of = |number: usize| {
+        let rules = isolation::rules(objects.network[number], direction).into_iter().flatten().enumerate();
+        rules.map(move |(index, rule)| Placed { at: (number, index), rule })
+    };
+    for (number, policy) in objects.network.iter().enumerate() {
+        let around = objects.policies.around(policy);
+        for inner in rules_of(number) {
+            let mut rules = around.iter().copied().flat_map(rules_of);
+            let Some(outer) = rules.find(|outer| shadows(objects, &inner, outer)) else { continue };
             let (inner_at, outer_at) = (inner.at.1, outer.at.1);
+            let outer = isolation::name(objects.network[outer.at.0]);
             found.push(LintFinding {
-                policy: inner.policy.clone().into(),
+                policy: isolation::name(policy).into(),
                 path: format!("spec.{direction}[{inner_at}]"),
                 check: Check::ShadowedRule,
-                message: format!("adds nothing: {} {direction}[{outer_at}] allows all of it", outer.policy),
+                message: format!("adds nothing: {outer} {direction}[{outer_at}] allows all of it"),
             });
         }
     }

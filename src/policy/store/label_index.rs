@@ -19,10 +19,15 @@ pub(crate) struct Candidates<'a, S> {
     lists: Vec<&'a [S]>,
 }
 
-impl<S: Slot> Candidates<'_, S> {
+impl<'a, S: Slot> Candidates<'a, S> {
     /// Number of objects.
     pub(crate) fn len(&self) -> usize {
         self.lists.iter().map(|list| list.len()).sum()
+    }
+
+    /// Lists of objects, each object once.
+    pub(crate) fn into_lists(self) -> Vec<&'a [S]> {
+        self.lists
     }
 
     /// Objects, each once.
