@@ -127,6 +127,19 @@ pub(super) struct Listing {
     pub(super) errors: Vec<LoadError>,
 }
 
+/// Paths that a pattern names, from a directory, sorted. `*` stands for a part of a name, `**` for directories. A path
+/// without them may be a directory, too.
+pub fn matching(directory: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+    let from = glob::Pattern::escape(&directory.to_string_lossy());
+    let whole = Path::new(&from).join(pattern);
+    let found = glob::glob(&whole.to_string_lossy()).map_err(|error| format!("no pattern: {error}"))?;
+    let found: Vec<PathBuf> = found.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    if found.is_empty() {
+        return Err(format!("there is no such file in {}", Path::new(".").join(directory).display()));
+    }
+    Ok(found)
+}
+
 /// Lists a path: a file, or a directory and everything below it, without hidden names. An empty directory is
 /// an error, so that a mistyped path does not count as "no policy".
 pub(super) fn list(root: &Path) -> Listing {

@@ -3,6 +3,7 @@
 mod compiled_case;
 mod junit;
 mod live;
+mod named_files;
 mod report;
 
 use std::io::IsTerminal;
@@ -18,12 +19,13 @@ use super::{CliError, output, terminal};
 use crate::lab::{PodPorts, require_root};
 use crate::policy::audited_policies;
 use crate::policy::parse::{Diagnostic, Location};
-use crate::policy::testcase::{Case, Cases, PlaceholderRange, parse_cases};
+use crate::policy::testcase::{Case, Cases, PlaceholderRange, parse_cases_with};
 use crate::printable;
 use crate::source::files;
 use crate::source::load::Rejected;
 use crate::tables::Verdict;
 use compiled_case::CompiledCase;
+use named_files::NamedFiles;
 use report::{CaseResult, Report, Tally};
 
 /// Most warnings of test files to show. The others are counted.
@@ -31,7 +33,7 @@ const WARNINGS_SHOWN: usize = 10;
 
 /// Run policy tests
 ///
-/// A test file holds cases: Kubernetes objects, and connections that should be allowed or denied. Every
+/// A test file holds cases: Kubernetes objects or the files that hold them, and connections that should be allowed or denied. Every
 /// connection is a synthetic packet that goes through the compiled rule tables and the classifier of the
 /// switch. It needs no running switch and no privilege. With --live every pod is a network namespace, and
 /// every connection a real one, through a switch that is started for it; that needs root.
@@ -118,8 +120,9 @@ struct TestSuite {
 fn read(arguments: &TestArguments) -> Result<TestSuite, CliError> {
     let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
     let mut all = Cases::default();
+    let mut named = NamedFiles::default();
     for source in &sources {
-        let found = parse_cases(source);
+        let found = parse_cases_with(source, &mut |pattern| named.read(source, pattern));
         all.cases.extend(found.cases);
         all.refused.extend(found.refused);
         all.manifests.extend(found.manifests);

@@ -20,7 +20,7 @@ pub struct Case {
     pub name: String,
     /// Location.
     pub location: Location,
-    /// `resources`, parsed as manifests.
+    /// Manifests of `files`, then those of `resources`.
     pub objects: Vec<(Object, Location)>,
     /// `probes`, each a new connection.
     pub probes: Vec<Probe>,
@@ -93,10 +93,18 @@ fn manifest_error(location: &Location) -> Diagnostic {
     }
 }
 
-/// Parses the cases of a text. An invalid case does not affect the others.
+/// Reads the manifests that a case names: a path or a pattern. Returns the reason if there are none.
+pub type ReadFiles<'r> = dyn FnMut(&str) -> Result<Vec<Source>, String> + 'r;
+
+/// Parses the cases of a text whose cases name no files.
 pub fn parse_cases(source: &Source) -> Cases {
+    parse_cases_with(source, &mut |_| Err("only the objects of the case itself are read here".to_owned()))
+}
+
+/// Parses the cases of a text, and the files that they name. An invalid case does not affect the others.
+pub fn parse_cases_with(source: &Source, read: &mut ReadFiles<'_>) -> Cases {
     let (nodes, syntax_errors) = tree::parse(source.text(), source.is_json());
-    let mut reader = CaseParser { source, cases: Cases::default(), errors: 0 };
+    let mut reader = CaseParser { source, read, cases: Cases::default(), errors: 0 };
     for node in &nodes {
         match &node.value {
             Value::Null => {}
@@ -110,14 +118,15 @@ pub fn parse_cases(source: &Source) -> Cases {
     reader.cases
 }
 
-struct CaseParser<'s> {
+struct CaseParser<'s, 'r> {
     source: &'s Source,
+    read: &'s mut ReadFiles<'r>,
     cases: Cases,
     /// Number of errors kept so far.
     errors: usize,
 }
 
-impl CaseParser<'_> {
+impl CaseParser<'_, '_> {
     /// Records an invalid case, with at least its first error and as many as the limit permits.
     fn reject(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
         errors.sort_by_key(|error| error.location.offset());
@@ -132,7 +141,7 @@ impl CaseParser<'_> {
     fn case(&mut self, node: &Node<'_>) {
         let location = Location::new(self.source, node.span);
         let has = |field| node.get(field).is_some();
-        if has("kind") && has("apiVersion") && !has("probes") && !has("resources") {
+        if has("kind") && has("apiVersion") && !has("probes") && !has("resources") && !has("files") {
             self.cases.manifests.push(location);
             return;
         }
@@ -141,9 +150,19 @@ impl CaseParser<'_> {
         let diagnostics = Diagnostics::new(self.source, context.as_str());
         let at = Cursor::root(node, &diagnostics);
         check_duplicates(&at, false);
-        let fields = at.fields(&["name", "probes", "resources"]);
+        let fields = at.fields(&["files", "name", "probes", "resources"]);
         fields.required("name").and_then(|at| at.text());
         let mut resources = ManifestParser::new(Severity::Warning);
+        for at in fields.items("files") {
+            let Some(pattern) = at.text() else { continue };
+            match (self.read)(pattern) {
+                Ok(sources) => sources.iter().for_each(|source| resources.source(source)),
+                Err(reason) => at.error_help(
+                    format!("Invalid value: {pattern:?}: {reason}"),
+                    "write the path of a file or a directory, from the directory of this file, with * and ** for names",
+                ),
+            }
+        }
         for item in fields.items("resources") {
             resources.object(item.node, self.source, &format!("{context}: "));
         }

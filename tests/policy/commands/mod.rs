@@ -1,6 +1,7 @@
 //! Commands about policies, run as processes: output and exit codes.
 
 mod matrix;
+mod named_files;
 mod services;
 
 use std::fs;
