@@ -109,7 +109,10 @@ impl<'a> Pods<'a> {
     ) -> impl Iterator<Item = &'a Pod> + use<'s, 'a> {
         let of_namespaces: usize = namespaces.iter().map(|pods| pods.len()).sum();
         let labelled = self.labels.candidates(selector).filter(|labelled| labelled.len() < of_namespaces);
-        let lists = labelled.map_or(namespaces, |labelled| labelled.into_lists());
+        let lists = match labelled {
+            Some(labelled) => labelled.into_lists(),
+            None => namespaces,
+        };
         lists.into_iter().flatten().map(|slot| self.all[slot.position()])
     }
 }

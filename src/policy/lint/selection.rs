@@ -136,7 +136,7 @@ fn check_selection<'a>(
     selects: impl Fn(&Pod) -> bool,
     found: &mut Vec<LintFinding>,
 ) {
-    if pods.any(|pod| selects(pod)) {
+    if pods.any(&selects) {
         return;
     }
     let Selector { policy, path, check, described } = selector;
