@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// Name of a case, and its measurement, whose argument is true in a smoke test.
 type Case = (&'static str, fn(bool) -> Value);
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     ("full-10k", |smoke| full(if smoke { 1_000 } else { 10_000 }, 5, smoke)),
     ("full-100k", |smoke| full(if smoke { 2_000 } else { 100_000 }, 2, smoke)),
     ("full-10k-every-pod-local", |smoke| every_pod_local(if smoke { 500 } else { 10_000 })),
@@ -40,6 +40,7 @@ const CASES: [Case; 17] = [
     ("render-security-groups-10k", |smoke| {
         render::measure(if smoke { 500 } else { 10_000 }, Format::SecurityGroups)
     }),
+    ("lint-50k", |smoke| lint(if smoke { 1_000 } else { 50_000 }, smoke)),
     ("change-anywhere", |smoke| changes::measure(smoke, false)),
     ("change-local", |smoke| changes::measure(smoke, true)),
     ("end-port-1-65535", |_| end_port()),
@@ -106,6 +107,21 @@ fn every_pod_local(pods: usize) -> Value {
     let compiler = Compiler::from_objects(objects, Options::default());
     let time = ms(start);
     json!({"pods": pods, "policies": cluster.policies(), "ms": time, "tables": sizes(&compiler)})
+}
+
+/// Looks for mistakes in the policies of a cluster, and gives the median.
+fn lint(pods: usize, smoke: bool) -> Value {
+    let cluster = Cluster::new(pods);
+    let objects = cluster.objects();
+    let mut times = Vec::new();
+    let mut findings = 0;
+    for _ in 0..if smoke { 1 } else { 5 } {
+        let start = Instant::now();
+        findings = palisade::policy::lint::lint(&objects, &[]).len();
+        times.push(ms(start));
+    }
+    let median_ms = median(&mut times);
+    json!({"pods": pods, "policies": cluster.policies(), "ms": median_ms, "max_ms": times.last(), "findings": findings})
 }
 
 /// Sizes of the compiled tables.

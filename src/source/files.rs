@@ -89,6 +89,18 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Manifest that the error is about, if it is about one alone.
+    pub(super) fn of_file(&self) -> Option<&Path> {
+        match self {
+            LoadError::Io { path, .. } | LoadError::NotRegular { path, .. } if is_manifest(path) => {
+                Some(path)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Identity and state of a file. Another stamp indicates other content.
 ///
 /// Size and modification time do not distinguish two files of an image layer; inode and change time do.
@@ -127,22 +139,16 @@ pub(super) struct Listing {
     pub(super) errors: Vec<LoadError>,
 }
 
-/// Paths that a pattern names, from a directory, sorted. `*` stands for a part of a name, `**` for directories. A path
-/// without them may be a directory, too.
-pub fn matching(directory: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
-    let from = glob::Pattern::escape(&directory.to_string_lossy());
-    let whole = Path::new(&from).join(pattern);
-    let found = glob::glob(&whole.to_string_lossy()).map_err(|error| format!("no pattern: {error}"))?;
-    let found: Vec<PathBuf> = found.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-    if found.is_empty() {
-        return Err(format!("there is no such file in {}", Path::new(".").join(directory).display()));
-    }
-    Ok(found)
-}
-
 /// Lists a path: a file, or a directory and everything below it, without hidden names. An empty directory is
 /// an error, so that a mistyped path does not count as "no policy".
 pub(super) fn list(root: &Path) -> Listing {
+    let mut listing = walk(root);
+    listing.check_bytes();
+    listing
+}
+
+/// The same, whatever the bytes of the files.
+pub(super) fn walk(root: &Path) -> Listing {
     let mut listing = Listing::default();
     match fs::metadata(root) {
         Ok(found) if found.is_dir() => {
@@ -150,7 +156,6 @@ pub(super) fn list(root: &Path) -> Listing {
             if listing.files.is_empty() && listing.errors.is_empty() {
                 listing.errors.push(LoadError::Empty { path: root.to_owned() });
             }
-            listing.check_bytes();
         }
         Ok(found) => listing.file(root, &found),
         Err(error) => listing.errors.push(io_error(root)(error)),
@@ -160,7 +165,7 @@ pub(super) fn list(root: &Path) -> Listing {
 
 impl Listing {
     /// Adds an error if the files are too large together.
-    fn check_bytes(&mut self) {
+    pub(super) fn check_bytes(&mut self) {
         let mut bytes = 0_u64;
         let beyond = self.files.iter().find(|(_, stamp)| {
             bytes = bytes.saturating_add(stamp.bytes);
@@ -277,6 +282,11 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
         }
     }
     Ok(sources)
+}
+
+/// Loads a file that must be a regular one.
+pub fn load_regular(path: &Path) -> Result<Source, LoadError> {
+    read(path).map(|(source, _)| source)
 }
 
 /// Reads a regular file. Never blocks, not even for a special file that has replaced it.

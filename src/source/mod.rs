@@ -6,6 +6,7 @@
 pub mod files;
 
 pub mod load;
+pub mod patterns;
 
 mod audit;
 #[cfg(feature = "kubernetes")]

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::policy::parse::{STDIN, Source};
-use crate::source::files;
+use crate::source::{files, patterns};
 
-/// Manifests by directory and pattern: cases that name the same ones share their text.
+/// Manifests by path: cases that name the same ones share their text.
 #[derive(Default)]
-pub(super) struct NamedFiles(HashMap<(PathBuf, String), Vec<Source>>);
+pub(super) struct NamedFiles(HashMap<PathBuf, Source>);
 
 impl NamedFiles {
     /// Reads the manifests that a case of a test file names, from the directory of that file.
@@ -17,13 +17,15 @@ impl NamedFiles {
             STDIN => Path::new(""),
             name => Path::new(name).parent().unwrap_or(Path::new("")),
         };
-        let key = (directory.to_owned(), pattern.to_owned());
-        if let Some(known) = self.0.get(&key) {
+        patterns::matching(directory, pattern)?.into_iter().map(|path| self.file(path)).collect()
+    }
+
+    fn file(&mut self, path: PathBuf) -> Result<Source, String> {
+        if let Some(known) = self.0.get(&path) {
             return Ok(known.clone());
         }
-        let paths = files::matching(directory, pattern)?;
-        let sources = files::load(&paths).map_err(|error| error.to_string())?;
-        self.0.insert(key, sources.clone());
-        Ok(sources)
+        let source = files::load_regular(&path).map_err(|error| error.to_string())?;
+        self.0.insert(path, source.clone());
+        Ok(source)
     }
 }

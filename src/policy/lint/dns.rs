@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use super::finding::{Check, LintFinding};
-use super::objects::LintObjects;
+use super::objects::{LintObjects, selects};
 use crate::net::flow::Protocol;
-use crate::policy::evaluate::{isolation, selectors};
+use crate::policy::evaluate::isolation;
 use crate::policy::objects::{
     ClusterAction, ClusterPort, NetworkPolicy, NetworkPolicyRule, Pod, PortMatch, Ports, Tier,
 };
@@ -51,10 +51,6 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             message,
         });
     }
-}
-
-fn selects(policy: &NetworkPolicy, pod: &Pod) -> bool {
-    pod.name.namespace == policy.namespace && selectors::selects(&policy.pod_selector, &pod.labels)
 }
 
 /// Tests whether a rule allows UDP 53 to any peer. A named port may have any number.

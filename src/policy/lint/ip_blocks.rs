@@ -137,8 +137,8 @@ impl<'a> Allowing<'a> {
             subsumption::selector(&own.policy.pod_selector, &policy.pod_selector)
                 && subsumption::ports(&own.rule.ports, &rule.ports)
         };
-        let around = objects.policies.around(own.policy);
-        let rules = around.iter().flat_map(|&at| {
+        let covering = objects.policies.may_cover(own.policy);
+        let rules = covering.iter().flat_map(|&at| {
             let policy = objects.network[at];
             let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
             rules.map(move |(index, rule)| ((at, index), policy, rule))
@@ -146,7 +146,7 @@ impl<'a> Allowing<'a> {
         let mut of_any_peer = rules.filter(|(_, _, rule)| rule.peers == Peers::Everyone);
         let any_peer = of_any_peer.find(|(_, policy, rule)| covers(policy, rule)).map(|(at, ..)| at);
         let mut allowing = Allowing { any_peer, blocks: HashMap::new(), lengths: BTreeSet::new() };
-        for (placed, holes) in around.iter().flat_map(|&policy| blocks.of_policy(policy)) {
+        for (placed, holes) in covering.iter().flat_map(|&policy| blocks.of_policy(policy)) {
             if covers(placed.policy, placed.rule) {
                 let cidr = placed.block.cidr;
                 allowing.blocks.entry(cidr).or_default().push((placed.at, holes));

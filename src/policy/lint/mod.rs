@@ -5,8 +5,8 @@ mod finding;
 mod ip_blocks;
 mod named_ports;
 mod objects;
-mod pods;
-mod policies;
+mod pod_index;
+mod policy_index;
 mod prefixes;
 mod priorities;
 mod selection;
@@ -23,20 +23,20 @@ use std::collections::HashMap;
 use super::evaluate::ReferenceEvaluator;
 use super::objects::{Object, replicas};
 use objects::LintObjects;
-use pods::Pods;
-use policies::Policies;
+use pod_index::PodIndex;
+use policy_index::PolicyIndex;
 
 /// Runs all checks. Findings are sorted by policy and field. Checks that need pods do not run on manifests
 /// without pods. `unread` are objects that make pods, and are not among the objects.
 pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
     let mut sorted = LintObjects {
         evaluator: ReferenceEvaluator::new(objects),
-        pods: Pods::default(),
+        pods: PodIndex::default(),
         exempt: Vec::new(),
         unread,
         nodes: Vec::new(),
         network: Vec::new(),
-        policies: Policies::default(),
+        policies: PolicyIndex::default(),
         cluster: Vec::new(),
         services: Vec::new(),
         service_ports: HashMap::new(),
@@ -66,8 +66,8 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
             Object::Namespace(_) => {}
         }
     }
-    sorted.pods = Pods::new(pods, &sorted.evaluator);
-    sorted.policies = Policies::new(&sorted.network);
+    sorted.pods = PodIndex::new(pods, &sorted.evaluator);
+    sorted.policies = PolicyIndex::new(&sorted.network);
     let mut found = Vec::new();
     if sorted.has_pods() || !unread.is_empty() {
         selection::check(&sorted, &mut found);

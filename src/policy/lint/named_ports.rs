@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::finding::{Check, LintFinding};
-use super::objects::LintObjects;
+use super::objects::{LintObjects, selects};
 use crate::net::flow::Protocol;
-use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
+use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation};
 use crate::policy::objects::{
     ClusterPeer, ClusterPort, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports,
 };
@@ -15,13 +15,9 @@ use crate::tables::{Direction, PolicyRef};
 pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
         for policy in &objects.network {
-            let selected = |pod: &Pod| {
-                pod.name.namespace == policy.namespace
-                    && selectors::selects(&policy.pod_selector, &pod.labels)
-            };
             for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
                 let destination = |pod: &Pod| match direction {
-                    Direction::Ingress => selected(pod),
+                    Direction::Ingress => selects(policy, pod),
                     Direction::Egress => network_peers_hold(objects, &policy.namespace, rule, pod),
                 };
                 let is_of_addresses = direction == Direction::Egress && names_no_pod(&rule.peers);

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::pods::Pods;
-use super::policies::Policies;
+use super::pod_index::PodIndex;
+use super::policy_index::PolicyIndex;
 use crate::net::flow::Protocol;
-use crate::policy::evaluate::ReferenceEvaluator;
+use crate::policy::evaluate::{ReferenceEvaluator, selectors};
 use crate::policy::objects::{
     ClusterNetworkPolicy, EndpointSlice, Labels, NetworkPolicy, Node, Pod, Service,
 };
@@ -47,7 +47,7 @@ impl UnreadWorkload {
 /// Objects by kind.
 pub(super) struct LintObjects<'a> {
     pub(super) evaluator: ReferenceEvaluator<'a>,
-    pub(super) pods: Pods<'a>,
+    pub(super) pods: PodIndex<'a>,
     /// Pods on the host's network, and finished pods.
     pub(super) exempt: Vec<&'a Pod>,
     /// Objects that make pods and are not read.
@@ -55,7 +55,7 @@ pub(super) struct LintObjects<'a> {
     pub(super) nodes: Vec<&'a Node>,
     pub(super) network: Vec<&'a NetworkPolicy>,
     /// Index of `network`.
-    pub(super) policies: Policies<'a>,
+    pub(super) policies: PolicyIndex<'a>,
     pub(super) cluster: Vec<&'a ClusterNetworkPolicy>,
     pub(super) services: Vec<&'a Service>,
     /// Numbers of the Services by port.
@@ -79,6 +79,11 @@ impl LintObjects<'_> {
     pub(super) fn has_pods(&self) -> bool {
         !self.pods.is_empty() || !self.exempt.is_empty()
     }
+}
+
+/// Tests whether a policy applies to a pod.
+pub(super) fn selects(policy: &NetworkPolicy, pod: &Pod) -> bool {
+    pod.name.namespace == policy.namespace && selectors::selects(&policy.pod_selector, &pod.labels)
 }
 
 /// Field of the peers of a rule.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::finding::{Check, LintFinding};
-use super::objects::{LintObjects, peer_list};
+use super::objects::{LintObjects, peer_list, selects};
 use crate::policy::display;
 use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};
@@ -29,11 +29,8 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             check: Check::SelectsNoPod,
             described: format!("none in namespace {} matches {labels}", policy.namespace),
         };
-        let selects = |pod: &Pod| {
-            pod.name.namespace == policy.namespace && selectors::selects(&policy.pod_selector, &pod.labels)
-        };
         let pods = objects.pods.of_namespace(&policy.namespace, &policy.pod_selector);
-        check_selection(objects, selector, pods, selects, found);
+        check_selection(objects, selector, pods, |pod| selects(policy, pod), found);
     }
     for policy in &objects.cluster {
         let selector = Selector {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::finding::{Check, LintFinding, LintSubject};
 use super::named_ports::{cluster_peers_hold, network_peers_hold};
-use super::objects::LintObjects;
+use super::objects::{LintObjects, selects};
 use crate::net::flow::Protocol;
 use crate::policy::display;
 use crate::policy::evaluate::{cluster_tiers, isolation, selectors};
@@ -77,10 +77,7 @@ fn check_network(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
         for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
             let Ports::Any(ports) = &rule.ports else { continue };
             let destination = |pod: &Pod| match direction {
-                Direction::Ingress => {
-                    pod.name.namespace == policy.namespace
-                        && selectors::selects(&policy.pod_selector, &pod.labels)
-                }
+                Direction::Ingress => selects(policy, pod),
                 Direction::Egress => network_peers_hold(objects, &policy.namespace, rule, pod),
             };
             for (at, port) in ports.iter().enumerate() {

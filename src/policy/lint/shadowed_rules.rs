@@ -26,9 +26,9 @@ fn network(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<Lint
         rules.map(move |(index, rule)| Placed { at: (number, index), rule })
     };
     for (number, policy) in objects.network.iter().enumerate() {
-        let around = objects.policies.around(policy);
+        let covering = objects.policies.may_cover(policy);
         for inner in rules_of(number) {
-            let mut rules = around.iter().copied().flat_map(rules_of);
+            let mut rules = covering.iter().copied().flat_map(rules_of);
             let Some(outer) = rules.find(|outer| shadows(objects, &inner, outer)) else { continue };
             let (inner_at, outer_at) = (inner.at.1, outer.at.1);
             let outer = isolation::name(objects.network[outer.at.0]);

@@ -2,6 +2,8 @@
 //!
 //! A document is one case or a list of cases. A file may contain several documents.
 
+use std::collections::BTreeSet;
+
 use super::destination::Destination;
 use super::endpoint::Endpoint;
 use crate::limits::DIAGNOSTICS_MAX;
@@ -93,6 +95,9 @@ fn manifest_error(location: &Location) -> Diagnostic {
     }
 }
 
+const FILES_HELP: &str =
+    "write the path of a file or a directory, from the directory of this file, with * and ** for names";
+
 /// Reads the manifests that a case names: a path or a pattern. Returns the reason if there are none.
 pub type ReadFiles<'r> = dyn FnMut(&str) -> Result<Vec<Source>, String> + 'r;
 
@@ -153,14 +158,20 @@ impl CaseParser<'_, '_> {
         let fields = at.fields(&["files", "name", "probes", "resources"]);
         fields.required("name").and_then(|at| at.text());
         let mut resources = ManifestParser::new(Severity::Warning);
+        // A file that two patterns name is read once.
+        let mut seen = BTreeSet::new();
         for at in fields.items("files") {
             let Some(pattern) = at.text() else { continue };
+            if pattern.is_empty() {
+                at.invalid("it names nothing", FILES_HELP);
+                continue;
+            }
             match (self.read)(pattern) {
-                Ok(sources) => sources.iter().for_each(|source| resources.source(source)),
-                Err(reason) => at.error_help(
-                    format!("Invalid value: {pattern:?}: {reason}"),
-                    "write the path of a file or a directory, from the directory of this file, with * and ** for names",
-                ),
+                Ok(sources) => sources
+                    .iter()
+                    .filter(|source| seen.insert(source.name().to_owned()))
+                    .for_each(|source| resources.source(source)),
+                Err(reason) => at.invalid(&reason, FILES_HELP),
             }
         }
         for item in fields.items("resources") {

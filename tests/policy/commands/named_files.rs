@@ -44,7 +44,7 @@ fn a_test_whose_files_are_not_there_or_wrong_is_refused() {
     let (code, printed, _) = scratch.palisade("test tests/case.yaml");
     assert_eq!(code, 2, "{printed}");
     for said in
-        ["tests/case.yaml:2:23: case \"database\" files[1]", "there is no such file in ./tests", "no pattern"]
+        ["tests/case.yaml:2:23: case \"database\" files[1]", "file has such a name", "invalid range pattern"]
     {
         assert!(printed.contains(said), "{said}: {printed}");
     }
@@ -56,4 +56,32 @@ fn a_test_whose_files_are_not_there_or_wrong_is_refused() {
     let (code, printed, _) = scratch.palisade("test tests/case.yaml");
     assert_eq!(code, 2, "{printed}");
     assert!(printed.contains("manifests/shop/policy.yaml:") && printed.contains("did you mean"), "{printed}");
+}
+
+#[test]
+fn patterns_that_overlap_read_a_file_once_and_none_follows_a_loop_or_reads_hidden_names() {
+    let scratch =
+        scratch("files-overlap", "[../manifests, \"../manifests/**/*.yaml\", \"../manifests/./shop/*\"]");
+    std::os::unix::fs::symlink("..", scratch.0.join("manifests/shop/loop")).unwrap();
+    std::fs::create_dir(scratch.0.join("manifests/.git")).unwrap();
+    scratch.write("manifests/.git/broken.yaml", "{{");
+    scratch.write("manifests/shop/README.md", "# [");
+    let (code, printed, errors) = scratch.palisade("test tests/case.yaml");
+    assert_eq!((code, errors.as_str()), (0, ""), "{printed}");
+}
+
+#[test]
+fn a_pipe_is_not_waited_for_and_is_named_where_a_pattern_means_it() {
+    let scratch = scratch("files-pipe", "[../manifests/p*.yaml, ../manifests/shop]");
+    let pipe = scratch.0.join("manifests/waits.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (code, printed, _) = scratch.palisade("test tests/case.yaml");
+    assert_eq!(code, 0, "{printed}");
+    let case = std::fs::read_to_string(scratch.0.join("tests/case.yaml")).unwrap();
+    for files in ["../manifests/*.yaml", "../manifests/waits.yaml", "../manifests"] {
+        scratch.write("tests/case.yaml", &case.replace("../manifests/p*.yaml", files));
+        let (code, printed, _) = scratch.palisade("test tests/case.yaml");
+        assert_eq!(code, 2, "{files}: {printed}");
+        assert!(printed.contains("manifests/waits.yaml is a FIFO"), "{files}: {printed}");
+    }
 }

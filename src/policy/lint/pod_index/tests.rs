@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::lint::policies::Policies;
+use crate::policy::lint::policy_index::PolicyIndex;
 use crate::policy::lint::subsumption;
 use crate::policy::objects::{AssignedMetadata, Namespace, NetworkPolicy, Object, Requirement};
 use crate::tables::PodName;
@@ -58,7 +58,7 @@ proptest! {
             Object::Namespace(Namespace { name: format!("namespace-{index}"), labels })
         }).collect();
         let evaluator = ReferenceEvaluator::new(&objects);
-        let index = Pods::new(pods.iter().collect(), &evaluator);
+        let index = PodIndex::new(pods.iter().collect(), &evaluator);
         let is_own = |pod: &&Pod| pod.name.namespace == own && pods_selected.matches(&pod.labels);
         let scope = PodScope { namespaces, pods: pods_selected.clone() };
         let is_in_scope = |pod: &&Pod| evaluator.scope_selects(&scope, pod);
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn all_policies_whose_selector_holds_that_of_a_policy_are_around_it(
+    fn all_policies_whose_selector_holds_that_of_a_policy_may_cover_it(
         policies in prop::collection::vec((namespace(), selector()), 1..12),
     ) {
         let policies: Vec<NetworkPolicy> = policies.into_iter().map(|(namespace, pod_selector)| NetworkPolicy {
@@ -87,14 +87,14 @@ proptest! {
             assigned: AssignedMetadata::default(),
         }).collect();
         let all: Vec<&NetworkPolicy> = policies.iter().collect();
-        let index = Policies::new(&all);
+        let index = PolicyIndex::new(&all);
         for inner in &policies {
             let holds = |number: &usize| {
                 let outer = &policies[*number];
                 inner.namespace == outer.namespace
                     && subsumption::selector(&inner.pod_selector, &outer.pod_selector)
             };
-            let found: Vec<usize> = index.around(inner).into_iter().filter(holds).collect();
+            let found: Vec<usize> = index.may_cover(inner).into_iter().filter(holds).collect();
             let holding: Vec<usize> = (0..policies.len()).filter(holds).collect();
             prop_assert_eq!(found, holding);
         }

@@ -8,7 +8,7 @@ use crate::policy::store::{LabelIndex, PodSlot, Slot};
 
 /// Pods to which policy applies, with or without an address.
 #[derive(Default)]
-pub(super) struct Pods<'a> {
+pub(super) struct PodIndex<'a> {
     /// In the order of the manifests.
     all: Vec<&'a Pod>,
     labels: LabelIndex<PodSlot>,
@@ -20,10 +20,10 @@ struct PodsOfNamespace {
     pods: Vec<PodSlot>,
 }
 
-impl<'a> Pods<'a> {
+impl<'a> PodIndex<'a> {
     /// Index of these pods. The evaluator knows the labels of their namespaces.
-    pub(super) fn new(all: Vec<&'a Pod>, evaluator: &ReferenceEvaluator<'_>) -> Pods<'a> {
-        let mut pods = Pods { all, ..Pods::default() };
+    pub(super) fn new(all: Vec<&'a Pod>, evaluator: &ReferenceEvaluator<'_>) -> PodIndex<'a> {
+        let mut pods = PodIndex { all, ..PodIndex::default() };
         for (index, pod) in pods.all.iter().enumerate() {
             let slot = PodSlot::at(index as u32);
             pods.labels.insert(slot, &pod.labels);
@@ -53,7 +53,7 @@ impl<'a> Pods<'a> {
         selector: &LabelSelector,
     ) -> impl Iterator<Item = &'a Pod> + use<'s, 'a> {
         let found = self.namespaces.get(namespace);
-        self.smaller(found.map(|found| found.pods.as_slice()).into_iter().collect(), selector)
+        self.candidates(found.map(|found| found.pods.as_slice()).into_iter().collect(), selector)
     }
 
     /// Pods of selected namespaces that a selector can select.
@@ -63,7 +63,7 @@ impl<'a> Pods<'a> {
         selector: &LabelSelector,
     ) -> impl Iterator<Item = &'a Pod> + use<'s, 'a> {
         let selected = self.namespaces.values().filter(|found| selectors::selects(namespaces, &found.labels));
-        self.smaller(selected.map(|found| found.pods.as_slice()).collect(), selector)
+        self.candidates(selected.map(|found| found.pods.as_slice()).collect(), selector)
     }
 
     /// Pods that a scope can contain.
@@ -102,7 +102,7 @@ impl<'a> Pods<'a> {
     }
 
     /// Pods of the namespaces, or those with a label that the selector asks for, if these are fewer.
-    fn smaller<'s>(
+    fn candidates<'s>(
         &'s self,
         namespaces: Vec<&'s [PodSlot]>,
         selector: &LabelSelector,
