@@ -53,7 +53,79 @@ impl Edit {
     }
 }
 
-/// Counter of accepted inputs. A target that accepts none tests the first check of its parser only.
+/// Edit of a document with one value a line, YAML or JSON: of bytes, which few parsers accept, or of lines, which keep
+/// the syntax and reach what reads the values.
+#[derive(Debug, Clone, TypeGenerator)]
+pub(crate) enum DocumentEdit {
+    Bytes(Edit),
+    Lines { seed: u8, edits: [LineEdit; LINES] },
+}
+
+/// Edits of lines in one document.
+const LINES: usize = 2;
+
+/// Edit of lines, by their numbers modulo the length of the document.
+#[derive(Debug, Clone, TypeGenerator)]
+pub(crate) enum LineEdit {
+    Remove(u16),
+    /// Inserts a copy of the first line before the second.
+    Repeat(u16, u16),
+    /// Exchanges the values behind the last colons of two lines.
+    Exchange(u16, u16),
+    /// Writes a printable character.
+    Write(u16, u16, u8),
+    Nothing,
+}
+
+impl DocumentEdit {
+    /// Applies the edit to the seed that it names.
+    pub(crate) fn of(&self, seeds: &[Vec<u8>]) -> Vec<u8> {
+        match self {
+            Self::Bytes(edit) => edit.of(seeds),
+            Self::Lines { seed, edits } => {
+                let text = std::str::from_utf8(&seeds[usize::from(*seed) % seeds.len()])
+                    .expect("documents are text");
+                let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+                edits.iter().for_each(|edit| edit.apply(&mut lines));
+                lines.join("\n").into_bytes()
+            }
+        }
+    }
+}
+
+impl LineEdit {
+    fn apply(&self, lines: &mut Vec<String>) {
+        let at = |number: u16| usize::from(number) % lines.len();
+        match *self {
+            Self::Remove(line) => {
+                lines.remove(at(line));
+            }
+            Self::Repeat(line, before) => lines.insert(at(before), lines[at(line)].clone()),
+            Self::Exchange(one, other) => {
+                let (one, other) = (at(one), at(other));
+                let value =
+                    |line: &str| line.rfind(": ").map(|colon| (colon + 2, line.trim_end_matches(',').len()));
+                let (Some((a, b)), Some((c, d))) = (value(&lines[one]), value(&lines[other])) else { return };
+                if one != other {
+                    let (former, new) = (lines[one][a..b].to_owned(), lines[other][c..d].to_owned());
+                    lines[one].replace_range(a..b, &new);
+                    lines[other].replace_range(c..d, &former);
+                }
+            }
+            Self::Write(line, place, character) => {
+                let line = at(line);
+                if lines[line].is_ascii() && !lines[line].is_empty() {
+                    let place = usize::from(place) % lines[line].len();
+                    let printable = char::from(b' ' + character % 95);
+                    lines[line].replace_range(place..=place, printable.encode_utf8(&mut [0; 4]));
+                }
+            }
+            Self::Nothing => {}
+        }
+    }
+}
+
+/// Counter of accepted inputs. A target that accepts few tests the first checks of its parser only.
 #[derive(Default)]
 pub(crate) struct Taken(AtomicU32);
 
@@ -62,11 +134,15 @@ impl Taken {
         self.0.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn check(&self) {
-        assert!(self.0.load(Relaxed) > 0, "no input was taken");
+    /// `least` is so far below the mean of a run that chance does not reach it.
+    pub(crate) fn check(&self, least: u32) {
+        let taken = self.0.load(Relaxed);
+
+        assert!(taken >= least, "{taken} inputs were taken, fewer than {least}");
     }
 }
 
+/// JSON with one value a line.
 pub(crate) fn json_bytes(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap()
+    serde_json::to_vec_pretty(value).unwrap()
 }

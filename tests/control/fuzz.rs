@@ -6,7 +6,7 @@ use palisade::tables::{RuleTables, TablesDiff};
 use serde_json::json;
 
 use crate::fixture;
-use crate::fuzz_input::{Edit, TIME_MAX, Taken, json_bytes};
+use crate::fuzz_input::{DocumentEdit, TIME_MAX, Taken, json_bytes};
 use crate::small_tables::small_tables;
 
 #[test]
@@ -28,7 +28,7 @@ fn requests_are_obeyed_or_refused() {
             taken[request].one();
         }
     };
-    bolero::check!().with_iterations(400).with_test_time(TIME_MAX).with_type::<Vec<Edit>>().for_each(
+    bolero::check!().with_iterations(800).with_test_time(TIME_MAX).with_type::<Vec<DocumentEdit>>().for_each(
         |edits| {
             let (switch, _) = prepared();
             for edit in edits {
@@ -49,5 +49,5 @@ fn requests_are_obeyed_or_refused() {
             assert!(switch.tables().is_none_or(|tables| tables.check().is_ok()));
         },
     );
-    taken.iter().for_each(Taken::check);
+    taken.iter().for_each(|taken| taken.check(100));
 }

@@ -9,7 +9,7 @@ use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::RuleTables;
 
 use super::seeds;
-use crate::fuzz_input::{Edit, TIME_MAX, Taken, json_bytes};
+use crate::fuzz_input::{DocumentEdit, Edit, TIME_MAX, Taken, json_bytes};
 use crate::rig::{Setting, small_table};
 use crate::small_tables::small_tables;
 
@@ -24,7 +24,7 @@ fn recordings_are_read_or_refused() {
             taken.one();
         }
     });
-    taken.check();
+    taken.check(300);
 }
 
 #[test]
@@ -32,17 +32,19 @@ fn manifests_are_compiled_to_tables_that_hold_or_refused() {
     let file = |name: &str| std::fs::read(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let seeds = ["tests/data/cluster.yaml", "tests/data/wrong.yaml", "src/lab/demo/policy.yaml"].map(file);
     let taken = Taken::default();
-    bolero::check!().with_iterations(400).with_test_time(TIME_MAX).with_type::<Edit>().for_each(|edit| {
-        let text = String::from_utf8_lossy(&edit.of(&seeds)).into_owned();
-        match load_sources(&[Source::new("fuzz.yaml", text)], &LoadOptions::default()) {
-            Ok(compiled) => {
-                assert!(compiled.tables.check().is_ok());
-                taken.one();
+    bolero::check!().with_iterations(2_000).with_test_time(TIME_MAX).with_type::<DocumentEdit>().for_each(
+        |edit| {
+            let text = String::from_utf8_lossy(&edit.of(&seeds)).into_owned();
+            match load_sources(&[Source::new("fuzz.yaml", text)], &LoadOptions::default()) {
+                Ok(compiled) => {
+                    assert!(compiled.tables.check().is_ok());
+                    taken.one();
+                }
+                Err(rejected) => assert!(!rejected.to_string().is_empty()),
             }
-            Err(rejected) => assert!(!rejected.to_string().is_empty()),
-        }
-    });
-    taken.check();
+        },
+    );
+    taken.check(30);
 }
 
 #[test]
@@ -57,13 +59,15 @@ fn tables_are_published_or_refused() {
     };
     let taken = Taken::default();
     let simulation = Mutex::new(Simulation::new(&settings).unwrap());
-    bolero::check!().with_iterations(2_000).with_test_time(TIME_MAX).with_type::<Edit>().for_each(|edit| {
-        let Ok(tables) = serde_json::from_slice::<RuleTables>(&edit.of(&seeds)) else { return };
-        if tables.check().is_ok() {
-            let desired = DesiredState { tables: Some(tables.into()), ..DesiredState::default() };
-            simulation.lock().unwrap().publish(desired);
-            taken.one();
-        }
-    });
-    taken.check();
+    bolero::check!().with_iterations(2_000).with_test_time(TIME_MAX).with_type::<DocumentEdit>().for_each(
+        |edit| {
+            let Ok(tables) = serde_json::from_slice::<RuleTables>(&edit.of(&seeds)) else { return };
+            if tables.check().is_ok() {
+                let desired = DesiredState { tables: Some(tables.into()), ..DesiredState::default() };
+                simulation.lock().unwrap().publish(desired);
+                taken.one();
+            }
+        },
+    );
+    taken.check(30);
 }
