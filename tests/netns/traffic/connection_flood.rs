@@ -195,9 +195,15 @@ fn a_denied_flood_leaves_memory_log_and_the_packets_of_others_as_they_are() {
         let pings = ["-q", "-c", "20", "-i", "0.01", "-W", "10", &client.v4().to_string()].map(str::to_owned);
         let pings = db.output(Command::new("ping").args(pings)).unwrap();
         let pings = String::from_utf8(pings.stdout).unwrap();
-        assert!(pings.contains(" 0% packet loss"), "{pings}");
+        // A backlog of the kernel that processes of other namespaces have filled may drop one.
+        assert!(!pings.contains("100% packet loss"), "{pings}{:#?}", rig.counters());
         lines() >= 2
     });
+    let counters = rig.counters();
+    for innocent in [client, db] {
+        let port = &counters.ports[&innocent.plan().host_interface];
+        assert!(port.drops.is_empty() && port.lost.is_empty(), "{counters:#?}");
+    }
     let log = rig.switch.log().unwrap();
     assert!(log.contains("from=\"default/flooder"), "{log}");
     // The flood is one connection of the log: a line in each interval.

@@ -180,6 +180,28 @@ fn beside_pods_that_use_up_their_quota_every_flow_has_a_binding() {
 }
 
 #[test]
+fn among_flows_that_end_or_are_not_answered_every_assured_flow_has_a_binding() {
+    const FLOWS: u64 = 1 << 15;
+    let assured = FLOWS * 3 / 4;
+    for others in [QuotaClass::Ended, QuotaClass::Unassured] {
+        let bindings = Bindings::new(FLOWS as usize, false).unwrap();
+        let class_of = |held: &Held| {
+            if held.to.address < u128::from(assured) { QuotaClass::Assured } else { others }
+        };
+        let bind = |number: u64, owner: PortId| {
+            bindings.bind(&spread(number), BindingEnd::new(number.into(), 1), owner, 0, 0, class_of)
+        };
+        for number in 0..assured {
+            for other in 0..4 {
+                bind(assured + 4 * number + other, PortId(1));
+            }
+            assert!(bind(number, PortId(0)), "{number} beside {others:?}");
+        }
+        assert!((0..assured).all(|number| bindings.find(&spread(number)).is_some()), "{others:?}");
+    }
+}
+
+#[test]
 fn a_binding_keeps_its_source_port() {
     let bindings = Bindings::new(1, false).unwrap();
     let key = key(BindingKind::Forward, 1, 1);

@@ -5,6 +5,9 @@ use super::{Bindings, FREE, SPARE_SLOTS, WAYS};
 use crate::dataplane::conntrack::QuotaClass;
 use crate::ids::PortId;
 
+/// Assured flows of a first set up to which its second one is not looked at.
+const FEW_ASSURED: usize = 3;
+
 /// A binding that a port may lose.
 #[derive(Clone, Copy)]
 struct Candidate {
@@ -44,7 +47,8 @@ impl Bindings {
 
     /// A slot of full sets: that of a flow that has ended, else the oldest one among the flows that are not assured of the port
     /// that has most of these. As in conntrack, whose quotas limit the assured flows of a port, no port takes the slot of one with
-    /// fewer, and nobody that of an assured flow.
+    /// fewer, and nobody that of an assured flow. Of two sets the one with fewer assured flows gives the slot, so that no key
+    /// meets two sets full of them.
     fn victim(
         &self,
         sets: [usize; 2],
@@ -54,23 +58,35 @@ impl Bindings {
     ) -> Option<usize> {
         let owner = Held::owner_of(owner);
         let mut left = [None; 2 * WAYS];
-        let slots = sets.into_iter().flat_map(|set| set * WAYS..(set + 1) * WAYS);
-        for (slot, left) in slots.zip(&mut left) {
-            // Another worker writes to a slot that has nothing to read.
-            let Some(held) = self.slots[slot].held(&self.addresses[slot], now_ms) else { continue };
-            let class = class_of(&held);
-            if class == QuotaClass::Ended {
-                return Some(slot);
+        let (mut ended, mut assured) = ([None; 2], [0; 2]);
+        for (at, set) in sets.into_iter().enumerate() {
+            for slot in set * WAYS..(set + 1) * WAYS {
+                // Another worker writes to a slot that has nothing to read.
+                let Some(held) = self.slots[slot].held(&self.addresses[slot], now_ms) else { continue };
+                match class_of(&held) {
+                    QuotaClass::Ended => ended[at] = ended[at].or(Some(slot)),
+                    QuotaClass::Assured => assured[at] += 1,
+                    QuotaClass::Unassured => {
+                        let Held { owner, idle_seconds, .. } = held;
+                        left[at * WAYS + slot % WAYS] = Some(Candidate { slot, owner, idle_seconds });
+                    }
+                }
             }
-            let candidate = Candidate { slot, owner: held.owner, idle_seconds: held.idle_seconds };
-            *left = (class == QuotaClass::Unassured).then_some(candidate);
+            if ended[0].is_some() && assured[0] <= FEW_ASSURED {
+                return ended[0];
+            }
+        }
+        let emptier = usize::from(assured[1] < assured[0]);
+        if let Some(slot) = ended[emptier].or(ended[1 - emptier]) {
+            return Some(slot);
         }
         let unassured = |port: u64| left.iter().flatten().filter(|other| other.owner == port).count();
         let own = unassured(owner);
+        let of_emptier = |slot: usize| slot / WAYS == sets[emptier];
         left.iter()
             .flatten()
             .filter(|other| unassured(other.owner) >= own)
-            .max_by_key(|other| (unassured(other.owner), other.idle_seconds))
+            .max_by_key(|other| (unassured(other.owner), of_emptier(other.slot), other.idle_seconds))
             .map(|other| other.slot)
     }
 }
