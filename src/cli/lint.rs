@@ -1,25 +1,29 @@
 //! Command `palisade lint`: finds policies that are valid but probably mistaken.
 
 mod code_scanning;
+mod ignored_checks;
 mod located_finding;
 
+use std::fmt::Write;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
 use self::located_finding::LocatedFinding;
-use super::manifests::Manifests;
+use super::manifests::{Manifests, warn};
 use super::{CliError, output};
-use crate::policy::lint::{LintFinding, lint as check};
+use crate::policy::lint::lint as check;
+use crate::policy::parse::FieldPlaces;
+use crate::printable;
+use crate::source::load::Rejected;
 
 /// Find policies that are legal but probably wrong
 ///
-/// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction
-/// that policyTypes lacks, named ports that no pod has or that apply to addresses, rules that another makes
-/// redundant, Services that select no pod, rules with the port of a Service whose pods have another, exceptions without effect, blocks that are excepted entirely, blocks that name pods by address,
-/// egress isolation that blocks DNS, and tied priorities. Skips checks that need pods if the manifests hold
-/// none.
+/// Each finding ends with the name of its check; docs/lint.md says for each check what it finds and what to do. The
+/// annotation palisade.dev/ignore-CHECK on a policy or a Service, with a reason as its value, silences the
+/// check for this object. Skips checks that need pods if the manifests hold none.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -41,7 +45,7 @@ pub(super) struct LintArguments {
 /// Form of the findings.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Form {
-    /// A line each, with file, line, object, field and check
+    /// A line each: file:line:column: warning: object field: message [check]
     #[default]
     Table,
     /// For programs
@@ -53,30 +57,70 @@ enum Form {
 }
 
 pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
-    let manifests = Manifests::read_with_audited(&arguments.manifests)?;
-    let places = manifests.lint_subjects();
-    let placed = |finding: LintFinding| {
-        let location = places.get(&finding.policy).copied();
-        LocatedFinding { place: location.map(ToString::to_string).unwrap_or_default(), location, finding }
+    let is_table = matches!(arguments.output, Form::Table);
+    let mut manifests = match Manifests::read_with_audited(&arguments.manifests) {
+        Err(Rejected::Manifests(errors)) if !is_table => {
+            let errors: Vec<_> = errors.into_iter().map(LocatedFinding::of_diagnostic).collect();
+            print(&errors, arguments.output)?;
+            return Ok(ExitCode::from(2));
+        }
+        manifests => manifests?,
     };
-    let findings: Vec<LocatedFinding<'_>> =
-        check(&manifests.objects, &manifests.unread).into_iter().map(placed).collect();
-    match arguments.output {
-        Form::Table => output::text(&text(&findings))?,
-        Form::Json => output::json(&findings)?,
-        Form::Github => output::document(&code_scanning::github(&findings))?,
-        Form::Sarif => output::json(&code_scanning::sarif(&findings))?,
+    let warnings = std::mem::take(&mut manifests.warnings);
+    let mut findings: Vec<LocatedFinding> = Vec::new();
+    if is_table {
+        warn(&warnings);
+    } else {
+        findings.extend(warnings.into_iter().map(LocatedFinding::of_diagnostic));
     }
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let of_checks = located(&manifests);
+    let is_found = of_checks.iter().any(|finding| finding.ignored.is_none());
+    findings.extend(of_checks);
+    print(&findings, arguments.output)?;
+    Ok(if is_found { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn text(findings: &[LocatedFinding<'_>]) -> String {
-    if findings.is_empty() {
-        return "Nothing found.\n".to_owned();
+/// Findings of the checks, at their fields, with the annotations that silence them.
+fn located(manifests: &Manifests) -> Vec<LocatedFinding> {
+    let objects = manifests.lint_subjects();
+    let mut found = check(&manifests.objects, &manifests.unread);
+    let reasons = ignored_checks::apply(&manifests.ignored_checks, &objects, &mut found);
+    let mut located = Vec::with_capacity(found.len());
+    for of_object in found.chunk_by(|a, b| a.policy == b.policy) {
+        let fields = objects.get(&of_object[0].policy).map(|object| FieldPlaces::of(object));
+        for finding in of_object {
+            let at = fields.as_ref().map(|fields| fields.location(&finding.path));
+            let ignored =
+                reasons.get(&(finding.policy.clone(), finding.check)).map(|reason| (*reason).to_owned());
+            located.push(LocatedFinding::of_check(finding.clone(), at.as_ref(), ignored));
+        }
     }
-    let line = |LocatedFinding { place, finding, .. }: &LocatedFinding<'_>| {
-        let LintFinding { policy, path, check, message } = finding;
-        format!("{place}: {policy} {path}: {message} [{}]\n", check.name())
+    located
+}
+
+fn print(findings: &[LocatedFinding], form: Form) -> io::Result<()> {
+    match form {
+        Form::Table => output::text(&text(findings)),
+        Form::Json => output::json(&findings),
+        Form::Github => output::document(&code_scanning::github(findings)),
+        Form::Sarif => output::json(&code_scanning::sarif(findings)),
+    }
+}
+
+fn text(findings: &[LocatedFinding]) -> String {
+    let (ignored, found): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.ignored.is_some());
+    let line = |finding: &LocatedFinding| {
+        let LocatedFinding { source, line, column, severity, check, .. } = finding;
+        format!("{}:{line}:{column}: {severity}: {} [{check}]\n", printable::line(source), finding.text())
     };
-    findings.iter().map(line).collect()
+    let mut text: String = found.iter().copied().map(line).collect();
+    if found.is_empty() {
+        text.push_str("Nothing found.\n");
+    }
+    if !ignored.is_empty() {
+        let count = ignored.len();
+        let findings = if count == 1 { "finding" } else { "findings" };
+        let _ = writeln!(text, "Annotations silence {count} {findings}.");
+    }
+    text
 }

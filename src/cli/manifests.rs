@@ -11,7 +11,7 @@ use crate::policy::evaluate::TableEvaluator;
 use crate::policy::explain::PolicyLocations;
 use crate::policy::lint::{LintSubject, UnreadWorkload};
 use crate::policy::objects::Object;
-use crate::policy::parse::{Diagnostic, Location, Skipped};
+use crate::policy::parse::{Diagnostic, IgnoredCheck, Location, Parsed, Skipped};
 use crate::policy::{Compiler, Options, audited_policies, policy_of, testcase};
 use crate::source::files;
 use crate::source::load::{Compiled, LoadOptions, Rejected, load, load_sources, read_objects};
@@ -25,19 +25,23 @@ pub(super) struct Manifests {
     audited: Vec<(Object, Location)>,
     /// Objects that make pods, and are passed over.
     pub(super) unread: Vec<UnreadWorkload>,
+    pub(super) warnings: Vec<Diagnostic>,
+    /// Annotations that silence checks of lint.
+    pub(super) ignored_checks: Vec<IgnoredCheck>,
 }
 
 impl Manifests {
     /// Reads files and directories, and prints warnings to standard error, and a note on policies in audit mode.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Manifests, CliError> {
         let manifests = Manifests::read_silently(paths)?;
+        warn(&manifests.warnings);
         let audited = manifests.audited.iter().map(|(object, _)| object);
         note_audited(&audited_policies(audited), "are not enforced here");
         Ok(manifests)
     }
 
-    /// Reads files and directories, and prints warnings to standard error. Policies in audit mode are among the objects.
-    pub(super) fn read_with_audited(paths: &[PathBuf]) -> Result<Manifests, CliError> {
+    /// Reads files and directories. Policies in audit mode are among the objects, and a note on standard error says so.
+    pub(super) fn read_with_audited(paths: &[PathBuf]) -> Result<Manifests, Rejected> {
         let mut manifests = Manifests::read_silently(paths)?;
         let (objects, locations): (Vec<_>, Vec<_>) =
             std::mem::take(&mut manifests.audited).into_iter().unzip();
@@ -47,15 +51,15 @@ impl Manifests {
         Ok(manifests)
     }
 
-    fn read_silently(paths: &[PathBuf]) -> Result<Manifests, CliError> {
+    fn read_silently(paths: &[PathBuf]) -> Result<Manifests, Rejected> {
         let sources = files::load(paths).map_err(Rejected::Files)?;
         let parsed = read_objects(&sources)?;
-        warn(&parsed.warnings);
         let (audited, enforced): (Vec<_>, Vec<_>) =
             parsed.objects.into_iter().partition(|(object, _)| object.is_audited());
         let (objects, locations) = enforced.into_iter().unzip();
         let unread = parsed.skipped.into_iter().filter_map(unread).collect();
-        Ok(Manifests { objects, locations, audited, unread })
+        let Parsed { warnings, ignored_checks, .. } = parsed;
+        Ok(Manifests { objects, locations, audited, unread, warnings, ignored_checks })
     }
 
     /// Assigns placeholder addresses to pods that wait for one, the same in all of `several`. Returns the

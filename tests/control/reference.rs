@@ -1,4 +1,4 @@
-//! Tables of docs/reference.md that come from the code. `PALISADE_WRITE_REFERENCE=1` writes them.
+//! Tables of docs/reference.md and docs/lint.md that come from the code. `PALISADE_WRITE_REFERENCE=1` writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,11 +9,13 @@ use std::{env, fs};
 use palisade::control::protocol::{SourceReport, UnfollowedKind};
 use palisade::control::{IpfixSettings, MetricsFormat, SwitchSettings};
 use palisade::dataplane::{DropReason, LOSSES, OffloadCounters};
+use palisade::policy::lint::Check;
 
 use crate::audit;
 use crate::fixture::{on_port, pod, pod_port, switch};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
+const LINT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/lint.md");
 /// Comment behind a table.
 const END: &str = "<!-- end -->\n";
 
@@ -92,11 +94,26 @@ fn the_reference_is_that_of_the_code() {
     let mut wanted = with_table(&document, "drop reasons", &table(&["reason", "means"], reasons));
     wanted = with_table(&wanted, "losses", &table(&["place", "means"], losses));
     wanted = with_table(&wanted, "metrics", &table(&["metric", "type", "labels", "means"], metrics));
+    check(DOCUMENT, &document, &wanted);
+}
+
+#[test]
+fn the_reference_of_lint_is_that_of_the_code() {
+    let document = fs::read_to_string(LINT).unwrap();
+    let checks = Check::ALL.iter().map(|check| {
+        let name = check.name();
+        vec![format!("<a id=\"{name}\"></a>`{name}`"), check.summary().to_owned(), check.advice().to_owned()]
+    });
+    check(LINT, &document, &with_table(&document, "checks", &table(&["check", "finds", "do"], checks)));
+}
+
+/// Compares a document with the one that the code says, and writes it if the environment asks.
+fn check(path: &str, document: &str, wanted: &str) {
     if env::var_os("PALISADE_WRITE_REFERENCE").is_some() {
-        fs::write(DOCUMENT, &wanted).unwrap();
+        fs::write(path, wanted).unwrap();
     }
     assert!(
         wanted == document,
-        "docs/reference.md is not that of the code: PALISADE_WRITE_REFERENCE=1 cargo test the_reference writes it"
+        "{path} is not that of the code: PALISADE_WRITE_REFERENCE=1 cargo test the_reference writes it"
     );
 }

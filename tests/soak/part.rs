@@ -108,7 +108,7 @@ pub(crate) const PARTS: &[Part] = &[
             "tables::prefix_table::",
             "tables::row_store::",
             "policy::connectivity::",
-            "policy::lint::prefixes::",
+            "policy::lint::subsumption::prefixes::",
             "render::security_groups::ranges::",
             "dataplane::conntrack::storage::",
             "dataplane::conntrack::tests::entries::",

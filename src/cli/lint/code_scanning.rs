@@ -5,32 +5,34 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::located_finding::LocatedFinding;
-use crate::policy::lint::{Check, LintFinding};
-use crate::policy::parse::{Location, STDIN};
+use super::located_finding::{ACCEPTED, INVALID, LocatedFinding, NOT_ENFORCED};
+use crate::policy::lint::Check;
+use crate::policy::parse::STDIN;
 
 /// Schema of the SARIF that [`sarif`] prints.
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-/// A line each: `::warning file=policies/db.yaml,line=7,title=shadowed-rule::NetworkPolicy shop/db spec.ingress[1]: …`.
-pub(super) fn github(findings: &[LocatedFinding<'_>]) -> String {
-    let line = |LocatedFinding { location, finding, .. }: &LocatedFinding<'_>| {
+/// Page about the checks.
+const PAGE: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/lint.md");
+
+/// A line each: `::warning file=policies/db.yaml,line=7,col=5,title=shadowed-rule::NetworkPolicy shop/db spec.ingress[1]: …`.
+/// Findings that annotations silence are left out.
+pub(super) fn github(findings: &[LocatedFinding]) -> String {
+    let line = |finding: &LocatedFinding| {
+        let LocatedFinding { severity, source, line, column, check, .. } = finding;
         let mut properties = String::new();
-        if let Some(place) = in_a_file(*location) {
-            // Writing to a string cannot fail.
-            let _ = write!(properties, "file={},line={},", property(place.source().name()), place.line());
+        if is_file(source) {
+            properties = format!("file={},line={line},col={column},", property(source));
         }
-        let LintFinding { policy, path, check, message } = finding;
-        let message = data(&format!("{policy} {path}: {message}"));
-        format!("::warning {properties}title={}::{message}\n", check.name())
+        format!("::{severity} {properties}title={check}::{}\n", data(&finding.text()))
     };
-    findings.iter().map(line).collect()
+    findings.iter().filter(|finding| finding.ignored.is_none()).map(line).collect()
 }
 
-/// The location, unless it is in standard input.
-fn in_a_file(place: Option<&Location>) -> Option<&Location> {
-    place.filter(|place| place.source().name() != STDIN)
+/// Whether a source is a file, not standard input.
+fn is_file(source: &str) -> bool {
+    !source.is_empty() && source != STDIN
 }
 
 /// Escapes the data of a workflow command.
@@ -43,11 +45,20 @@ fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// One run of one tool, with every check as a rule.
-pub(super) fn sarif(findings: &[LocatedFinding<'_>]) -> Value {
+/// One run of one tool, with every check as a rule. Results that annotations silence have a suppression.
+pub(super) fn sarif(findings: &[LocatedFinding]) -> Value {
     let results: Vec<Value> = findings.iter().map(result).collect();
-    let rule = |check: &Check| json!({"id": check.name(), "shortDescription": {"text": check.summary()}});
-    let rules: Vec<Value> = Check::ALL.iter().map(rule).collect();
+    let of_parser = [INVALID, NOT_ENFORCED, ACCEPTED]
+        .map(|(code, summary)| json!({"id": code, "shortDescription": {"text": summary}}));
+    let of_check = |check: &Check| {
+        json!({
+            "id": check.name(),
+            "shortDescription": {"text": check.summary()},
+            "help": {"text": check.advice()},
+            "helpUri": format!("{PAGE}#{}", check.name()),
+        })
+    };
+    let rules: Vec<Value> = of_parser.into_iter().chain(Check::ALL.iter().map(of_check)).collect();
     let driver = json!({
         "name": "palisade lint",
         "informationUri": env!("CARGO_PKG_REPOSITORY"),
@@ -61,23 +72,23 @@ pub(super) fn sarif(findings: &[LocatedFinding<'_>]) -> Value {
     })
 }
 
-fn result(LocatedFinding { location, finding, .. }: &LocatedFinding<'_>) -> Value {
-    let LintFinding { policy, path, check, message } = finding;
-    let mut place = json!({"logicalLocations": [{"fullyQualifiedName": format!("{policy} {path}")}]});
-    if let Some(location) = in_a_file(*location) {
-        place["physicalLocation"] = physical_location(location);
+fn result(finding: &LocatedFinding) -> Value {
+    let mut place = json!({"logicalLocations": [{"fullyQualifiedName": finding.qualified_field()}]});
+    if is_file(&finding.source) {
+        let region = json!({"startLine": finding.line, "startColumn": finding.column});
+        place["physicalLocation"] =
+            json!({"artifactLocation": {"uri": uri(&finding.source)}, "region": region});
     }
-    json!({
-        "ruleId": check.name(),
-        "level": "warning",
-        "message": {"text": format!("{policy} {path}: {message}")},
+    let mut result = json!({
+        "ruleId": finding.check,
+        "level": finding.severity,
+        "message": {"text": finding.text()},
         "locations": [place],
-    })
-}
-
-fn physical_location(place: &Location) -> Value {
-    let region = json!({"startLine": place.line(), "startColumn": place.column()});
-    json!({"artifactLocation": {"uri": uri(place.source().name())}, "region": region})
+    });
+    if let Some(reason) = &finding.ignored {
+        result["suppressions"] = json!([{"kind": "inSource", "justification": reason}]);
+    }
+    result
 }
 
 /// URI of a file: relative for a relative path, from which the host finds the file in the repository.

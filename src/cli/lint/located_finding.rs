@@ -1,17 +1,107 @@
-//! Finding of `palisade lint` with its location.
+//! Findings of `palisade lint` with their locations: of the checks, and diagnostics of the parser.
 
 use serde::Serialize;
 
-use crate::policy::lint::LintFinding;
-use crate::policy::parse::Location;
+use crate::policy::lint::{LintFinding, LintSubject};
+use crate::policy::parse::{Diagnostic, Location, Severity};
 
-/// Finding with the location of its object.
+/// Code of the errors of the parser.
+pub(super) const INVALID: (&str, &str) = ("invalid", "Object is refused.");
+/// Code of warnings about parts that are not enforced as written.
+pub(super) const NOT_ENFORCED: (&str, &str) =
+    ("not-enforced", "Part of an object is not enforced as written.");
+/// Code of the other warnings of the parser.
+pub(super) const ACCEPTED: (&str, &str) = ("accepted", "Object is accepted, and probably mistaken.");
+
+/// Finding with its location.
 #[derive(Debug, Serialize)]
-pub(super) struct LocatedFinding<'m> {
+pub(super) struct LocatedFinding {
+    /// `error` or `warning`.
+    pub(super) severity: &'static str,
+    /// Name of the file, as given.
+    pub(super) source: String,
+    pub(super) line: usize,
+    pub(super) column: usize,
     /// The location as text, `file:line`.
-    pub(super) place: String,
-    #[serde(skip)]
-    pub(super) location: Option<&'m Location>,
-    #[serde(flatten)]
-    pub(super) finding: LintFinding,
+    place: String,
+    /// Policy or Service of a check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<LintSubject>,
+    /// Object as text; empty if unknown.
+    object: String,
+    /// Field; empty for the whole object.
+    path: String,
+    /// Code of the check.
+    pub(super) check: &'static str,
+    /// State of the field and its consequence.
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+    /// Reason for which an annotation silences the finding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ignored: Option<String>,
+}
+
+impl LocatedFinding {
+    /// Finding of a check, at its field. `ignored` is the reason for which an annotation silences it.
+    pub(super) fn of_check(
+        finding: LintFinding,
+        at: Option<&Location>,
+        ignored: Option<String>,
+    ) -> LocatedFinding {
+        let LintFinding { policy, path, check, message } = finding;
+        let object = policy.to_string();
+        LocatedFinding {
+            policy: Some(policy),
+            ignored,
+            ..at_place("warning", at, check.name(), (object, path, message))
+        }
+    }
+
+    /// Diagnostic of the parser.
+    pub(super) fn of_diagnostic(diagnostic: Diagnostic) -> LocatedFinding {
+        let Diagnostic { severity, location, object, path, message, help } = diagnostic;
+        let (severity, (code, _)) = match severity {
+            Severity::Error => ("error", INVALID),
+            Severity::Unenforced => ("warning", NOT_ENFORCED),
+            Severity::Warning => ("warning", ACCEPTED),
+        };
+        LocatedFinding { help, ..at_place(severity, Some(&location), code, (object, path, message)) }
+    }
+
+    /// Object, field, message and help in one line.
+    pub(super) fn text(&self) -> String {
+        let subject = [self.object.as_str(), self.path.as_str()];
+        let subject: Vec<&str> = subject.into_iter().filter(|part| !part.is_empty()).collect();
+        let colon = if subject.is_empty() { "" } else { ": " };
+        let help = self.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+        format!("{}{colon}{}{help}", subject.join(" "), self.message)
+    }
+
+    /// Object and field.
+    pub(super) fn qualified_field(&self) -> String {
+        format!("{} {}", self.object, self.path).trim().to_owned()
+    }
+}
+
+fn at_place(
+    severity: &'static str,
+    at: Option<&Location>,
+    check: &'static str,
+    (object, path, message): (String, String, String),
+) -> LocatedFinding {
+    LocatedFinding {
+        severity,
+        source: at.map(|at| at.source().name().to_owned()).unwrap_or_default(),
+        line: at.map_or(1, Location::line),
+        column: at.map_or(1, Location::column),
+        place: at.map(ToString::to_string).unwrap_or_default(),
+        policy: None,
+        object,
+        path,
+        check,
+        message,
+        help: None,
+        ignored: None,
+    }
 }

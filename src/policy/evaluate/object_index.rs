@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::query::AddressOwner;
 use crate::net::flow::FlowKey;
 use crate::policy::objects::{
-    ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier,
+    ClusterNetworkPolicy, Labels, NAMESPACE_NAME_LABEL, Namespace, NetworkPolicy, Node, Object, Pod, Tier,
 };
 use crate::tables::{PodName, PolicyKind};
 
@@ -104,7 +104,7 @@ impl<'a> ObjectIndex<'a> {
     /// Clause S3: labels of a namespace. Its name is a label even if no object declares the namespace.
     pub(in crate::policy) fn namespace_labels(&self, name: &str) -> Labels {
         let mut labels = self.namespaces.get(name).map(|found| found.labels.clone()).unwrap_or_default();
-        labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
+        labels.insert(NAMESPACE_NAME_LABEL.to_owned(), name.to_owned());
         labels
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Pods without any egress rule are not reported: their policies deny all egress on purpose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::finding::{Check, LintFinding};
 use super::objects::{LintObjects, selects};
@@ -27,9 +27,13 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             isolating.entry(&pod.name).or_insert((pod, Vec::new())).1.push(policy);
         }
     }
+    let names = UdpPortNames::of(objects);
     for (pod, isolating) in isolating.into_values() {
         let rules = || isolating.iter().flat_map(|policy| policy.egress.iter().flatten());
-        if rules().next().is_none() || rules().any(allows_dns) || admin_accepts_dns(objects, pod) {
+        if rules().next().is_none()
+            || rules().any(|rule| allows_dns(rule, &names))
+            || admin_accepts_dns(objects, pod)
+        {
             continue;
         }
         for policy in
@@ -53,15 +57,39 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     }
 }
 
-/// Tests whether a rule allows UDP 53 to any peer. A named port may have any number.
-fn allows_dns(rule: &NetworkPolicyRule) -> bool {
+/// Names of UDP ports of the pods that are read: of port 53, and of others.
+struct UdpPortNames<'a> {
+    of_dns: HashSet<&'a str>,
+    of_others: HashSet<&'a str>,
+}
+
+impl<'a> UdpPortNames<'a> {
+    fn of(objects: &LintObjects<'a>) -> UdpPortNames<'a> {
+        let mut names = UdpPortNames { of_dns: HashSet::new(), of_others: HashSet::new() };
+        for port in objects.pods.all().flat_map(|pod| &pod.ports) {
+            if let (Protocol::UDP, Some(name)) = (port.protocol, &port.name) {
+                let of = if port.port == DNS { &mut names.of_dns } else { &mut names.of_others };
+                of.insert(name);
+            }
+        }
+        names
+    }
+
+    /// Whether a port of this name may be 53: that of a pod is, or no pod that is read has it.
+    fn may_be_dns(&self, name: &str) -> bool {
+        self.of_dns.contains(name) || !self.of_others.contains(name)
+    }
+}
+
+/// Tests whether a rule allows UDP 53 to any peer.
+fn allows_dns(rule: &NetworkPolicyRule, names: &UdpPortNames<'_>) -> bool {
     match &rule.ports {
         Ports::All => true,
         Ports::Any(ports) => ports.iter().any(|port| match port {
             PortMatch::Range { protocol, first, last } => {
                 *protocol == Protocol::UDP && (*first..=*last).contains(&DNS)
             }
-            PortMatch::Named { protocol, .. } => *protocol == Protocol::UDP,
+            PortMatch::Named { protocol, name } => *protocol == Protocol::UDP && names.may_be_dns(name),
         }),
     }
 }

@@ -7,11 +7,14 @@ use ipnet::IpNet;
 
 use super::finding::{Check, LintFinding};
 use super::objects::{LintObjects, peer_list};
-use super::prefixes::Prefixes;
-use super::subsumption;
+use super::subsumption::{self, Prefixes};
 use crate::policy::evaluate::isolation;
-use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod};
+use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod, Service};
 use crate::tables::{Direction, PodName};
+
+/// Shortest prefix of a block that may be meant for Services: that of the widest networks of Services in use.
+const SHORTEST_OF_SERVICES_V4: u8 = 12;
+const SHORTEST_OF_SERVICES_V6: u8 = 64;
 
 /// Rule, by the indices of its policy and of itself.
 type RuleAt = (usize, usize);
@@ -184,6 +187,43 @@ pub(super) fn check_pod_network<'a>(objects: &LintObjects<'a>, found: &mut Vec<L
                 "{cidr} lies in the pod network (pods have addresses in {network}) and holds pod {pod}: select pods by label"
             );
             found.push(placed.finding(Check::BlockInPodNetwork, ".cidr", message));
+        }
+    }
+}
+
+/// Reports blocks about as large as a network of Services or smaller that contain the virtual address of one, and the address
+/// of no pod: policy is asked about the pods behind a Service.
+pub(super) fn check_services(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
+    let mut services: Vec<(IpAddr, &Service)> = Vec::new();
+    for service in &objects.services {
+        services.extend(service.cluster_ips.iter().map(|address| (*address, *service)));
+    }
+    services.sort_unstable_by_key(|(address, _)| *address);
+    let mut pods: Vec<IpAddr> = objects.pods.all().flat_map(|pod| &pod.addresses).copied().collect();
+    pods.sort_unstable();
+    for placed in
+        [Direction::Ingress, Direction::Egress].iter().flat_map(|direction| placed(objects, *direction))
+    {
+        let IpBlock { cidr, except } = placed.block;
+        let shortest = if cidr.addr().is_ipv4() { SHORTEST_OF_SERVICES_V4 } else { SHORTEST_OF_SERVICES_V6 };
+        let holds = |address: &IpAddr| {
+            cidr.contains(address) && !except.iter().any(|except| except.contains(address))
+        };
+        let first_pod = pods.partition_point(|address| *address < cidr.network());
+        let first = services.partition_point(|(address, _)| *address < cidr.network());
+        let mut inside = services[first..].iter().take_while(|(address, _)| cidr.contains(address));
+        let held = inside.find(|(address, _)| holds(address));
+        let has_pod = pods.get(first_pod).is_some_and(|address| cidr.contains(address));
+        if cidr.prefix_len() < shortest || has_pod {
+            continue;
+        }
+        if let Some((address, service)) = held {
+            let message = format!(
+                "{cidr} holds {address}, the virtual address of Service {}/{}: policy is asked about the pods behind it: \
+                 select them by label",
+                service.namespace, service.name
+            );
+            found.push(placed.finding(Check::BlockOfService, ".cidr", message));
         }
     }
 }

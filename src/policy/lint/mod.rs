@@ -4,10 +4,10 @@ mod dns;
 mod finding;
 mod ip_blocks;
 mod named_ports;
+mod near_labels;
 mod objects;
 mod pod_index;
 mod policy_index;
-mod prefixes;
 mod priorities;
 mod selection;
 mod services;
@@ -34,6 +34,7 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
         pods: PodIndex::default(),
         exempt: Vec::new(),
         unread,
+        namespaces: HashMap::new(),
         nodes: Vec::new(),
         network: Vec::new(),
         policies: PolicyIndex::default(),
@@ -63,7 +64,9 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
                 sorted.services.push(service);
             }
             Object::EndpointSlice(slice) => sorted.slices.push(slice),
-            Object::Namespace(_) => {}
+            Object::Namespace(namespace) => {
+                sorted.namespaces.insert(&namespace.name, &namespace.labels);
+            }
         }
     }
     sorted.pods = PodIndex::new(pods, &sorted.evaluator);
@@ -82,6 +85,8 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
         services::check_ports(&sorted, &mut found);
     }
     types::check(&sorted, &mut found);
+    selection::check_namespace_names(&sorted, &mut found);
+    ip_blocks::check_services(&sorted, &mut found);
     named_ports::check(&sorted, &mut found);
     shadowed_rules::check(&sorted, &mut found);
     ip_blocks::check_empty(&sorted, &mut found);

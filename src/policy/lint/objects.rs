@@ -52,6 +52,8 @@ pub(super) struct LintObjects<'a> {
     pub(super) exempt: Vec<&'a Pod>,
     /// Objects that make pods and are not read.
     pub(super) unread: &'a [UnreadWorkload],
+    /// Labels of the namespaces that are read.
+    pub(super) namespaces: HashMap<&'a str, &'a Labels>,
     pub(super) nodes: Vec<&'a Node>,
     pub(super) network: Vec<&'a NetworkPolicy>,
     /// Index of `network`.

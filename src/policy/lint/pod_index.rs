@@ -1,7 +1,9 @@
 //! Pods by namespace and label: a selector is tested on those alone that it can select.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+use super::near_labels::LabelValues;
 use crate::policy::evaluate::{ReferenceEvaluator, selectors};
 use crate::policy::objects::{LabelSelector, Labels, Peer, Peers, Pod, PodScope};
 use crate::policy::store::{LabelIndex, PodSlot, Slot};
@@ -13,6 +15,7 @@ pub(super) struct PodIndex<'a> {
     all: Vec<&'a Pod>,
     labels: LabelIndex<PodSlot>,
     namespaces: BTreeMap<&'a str, PodsOfNamespace>,
+    label_values: OnceCell<LabelValues<'a>>,
 }
 
 struct PodsOfNamespace {
@@ -44,6 +47,11 @@ impl<'a> PodIndex<'a> {
     /// Pods in the order of the manifests.
     pub(super) fn all(&self) -> impl Iterator<Item = &'a Pod> {
         self.all.iter().copied()
+    }
+
+    /// Values of the labels of all pods.
+    pub(super) fn label_values(&self) -> &LabelValues<'a> {
+        self.label_values.get_or_init(|| LabelValues::of(self.all()))
     }
 
     /// Pods of a namespace that a selector can select: each that it selects, and perhaps others.

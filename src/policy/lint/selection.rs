@@ -1,5 +1,9 @@
 //! Check of selectors: a policy or a peer selects no pod, or only pods to which no policy applies.
 
+mod namespace_names;
+
+pub(super) use namespace_names::check as check_namespace_names;
+
 use std::net::Ipv4Addr;
 
 use super::finding::{Check, LintFinding};
@@ -8,15 +12,18 @@ use crate::policy::display;
 use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};
 use crate::tables::{Direction, PolicyRef};
+use namespace_names::misnamed;
 
 /// Selector and its place.
-struct Selector {
+struct Selector<'s> {
     policy: PolicyRef,
     path: String,
     /// Check that fails if the selector selects nothing.
     check: Check,
     /// Text of the selected pods.
     described: String,
+    /// Selector of pods.
+    pods: &'s LabelSelector,
 }
 
 /// Checks subjects of policies.
@@ -28,6 +35,7 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             path: "spec.podSelector".to_owned(),
             check: Check::SelectsNoPod,
             described: format!("none in namespace {} matches {labels}", policy.namespace),
+            pods: &policy.pod_selector,
         };
         let pods = objects.pods.of_namespace(&policy.namespace, &policy.pod_selector);
         check_selection(objects, selector, pods, |pod| selects(policy, pod), found);
@@ -38,6 +46,7 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
             path: "spec.subject".to_owned(),
             check: Check::SelectsNoPod,
             described: format!("there are no {}", display::scope(&policy.subject)),
+            pods: &policy.subject.pods,
         };
         check_selection(
             objects,
@@ -64,6 +73,9 @@ fn network_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
             let Peers::Any(peers) = &rule.peers else { continue };
             for (at, peer) in peers.iter().enumerate() {
                 let Peer::Pods { namespaces, pods } = peer else { continue };
+                if namespaces.as_ref().is_some_and(|namespaces| misnamed(objects, namespaces).is_some()) {
+                    continue;
+                }
                 let namespaces = match namespaces {
                     Some(namespaces) => format!("namespaces {}", display::selector(namespaces)),
                     None => format!("namespace {}", policy.namespace),
@@ -73,6 +85,7 @@ fn network_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
                     path: format!("spec.{direction}[{index}].{list}[{at}]"),
                     check: Check::PeerSelectsNothing,
                     described: format!("there are no pods {} in {namespaces}", display::selector(pods)),
+                    pods,
                 };
                 let selects = |pod: &Pod| {
                     objects.evaluator.network_peer_matches(&policy.namespace, peer, &by_labels(pod))
@@ -98,6 +111,7 @@ fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
                             path: path.clone(),
                             check: Check::PeerSelectsNothing,
                             described: format!("there are no {}", display::scope(scope)),
+                            pods: &scope.pods,
                         };
                         check_selection(
                             objects,
@@ -128,7 +142,7 @@ fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
 /// Adds a finding if a selector selects no pod. All that it selects are among `pods`.
 fn check_selection<'a>(
     objects: &LintObjects<'a>,
-    selector: Selector,
+    selector: Selector<'_>,
     mut pods: impl Iterator<Item = &'a Pod>,
     selects: impl Fn(&Pod) -> bool,
     found: &mut Vec<LintFinding>,
@@ -136,14 +150,16 @@ fn check_selection<'a>(
     if pods.any(&selects) {
         return;
     }
-    let Selector { policy, path, check, described } = selector;
+    let Selector { policy, path, check, described, pods: wanted } = selector;
     let exempt: Vec<&&Pod> = objects.exempt.iter().filter(|pod| selects(pod)).collect();
     let unread = objects.unread_selected(&selects);
     let (check, message) = match exempt.as_slice() {
         [] if unread.is_none() && !objects.has_pods() => return,
         [] => match unread {
             Some(unread) => (check, format!("selects no pod that is read: {}", unread.advice())),
-            None => (check, format!("selects no pod: {described}")),
+            None => {
+                (check, format!("selects no pod: {described}{}", objects.pods.label_values().near(wanted)))
+            }
         },
         [first, others @ ..] => {
             let why = if first.host_network { "is on the host's network" } else { "has finished" };

@@ -31,9 +31,10 @@ pub(super) fn check_selectors(objects: &LintObjects<'_>, found: &mut Vec<LintFin
             Some(unread) => format!("selects no pod that is read: {}", unread.advice()),
             None if objects.pods.is_empty() => continue,
             None => format!(
-                "selects no pod: none in namespace {} matches {}: connections to the Service are refused",
+                "selects no pod: none in namespace {} matches {}: connections to the Service are refused{}",
                 service.namespace,
-                display::selector(selector)
+                display::selector(selector),
+                objects.pods.label_values().near(selector)
             ),
         };
         found.push(LintFinding {

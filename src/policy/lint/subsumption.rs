@@ -1,9 +1,12 @@
 //! Subsumption of rules by their text: a selector with more requirements selects less, a longer prefix
 //! contains less. Returns `false` if the text does not suffice.
 
+mod prefixes;
+
 use ipnet::IpNet;
 
-use super::prefixes::Prefixes;
+pub(super) use prefixes::Prefixes;
+
 use crate::policy::objects::{
     ClusterPeer, ClusterPort, IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, PodScope, PortMatch,
     Ports,

@@ -1,3 +1,5 @@
+mod mistaken_names;
+
 use ipnet::IpNet;
 
 use super::*;

@@ -72,12 +72,15 @@ pub struct ContainerPort {
     pub port: u16,
 }
 
+/// Label that every namespace has, with its name (`corev1.LabelMetadataName`).
+pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
 /// Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     /// Name.
     pub name: String,
-    /// `metadata.labels`, always with `kubernetes.io/metadata.name`.
+    /// `metadata.labels`, always with [`NAMESPACE_NAME_LABEL`].
     pub labels: Labels,
 }
 

@@ -13,7 +13,7 @@ mod service;
 pub use cluster_network_policy::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, PodScope, Tier,
 };
-pub use cluster_objects::{ContainerPort, Labels, Namespace, Node, Pod, Readiness};
+pub use cluster_objects::{ContainerPort, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, Readiness};
 pub use network_policy::{
     AssignedMetadata, IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, PortMatch, Ports,
 };

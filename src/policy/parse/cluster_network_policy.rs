@@ -7,8 +7,8 @@ use super::metadata::{self, Identity};
 use super::network_policy::{check_port_name, port_number};
 use crate::net::flow::Protocol;
 use crate::policy::objects::{
-    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, LabelSelector, PodScope,
-    Requirement, Tier,
+    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, LabelSelector,
+    NAMESPACE_NAME_LABEL, PodScope, Requirement, Tier,
 };
 use crate::tables::PolicyKind;
 
@@ -103,7 +103,7 @@ pub(super) fn rule_of(
 
 /// Peer that matches nothing: a label cannot be present and absent.
 fn unmatched_peer() -> ClusterPeer {
-    let key = "kubernetes.io/metadata.name".to_owned();
+    let key = NAMESPACE_NAME_LABEL.to_owned();
     let requirements = vec![Requirement::Exists { key: key.clone() }, Requirement::DoesNotExist { key }];
     ClusterPeer::Pods(PodScope { namespaces: LabelSelector { requirements }, pods: LabelSelector::default() })
 }

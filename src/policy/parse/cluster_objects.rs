@@ -13,11 +13,8 @@ use super::{syntax, typed};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::replicas;
-use crate::policy::objects::{ContainerPort, Labels, Namespace, Node, Pod, Readiness};
+use crate::policy::objects::{ContainerPort, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, Readiness};
 use crate::tables::PodName;
-
-/// Label with the name of a namespace, present on every namespace (`corev1.LabelMetadataName`).
-const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Annotation of a workload or of its pod template: addresses of its pod, separated by commas. Without it the
 /// pod has no address.

@@ -4,8 +4,9 @@
 //! rule matches nothing, a Deny or Pass rule denies everything (comment of
 //! `ClusterNetworkPolicyIngressPeer`).
 
+mod legacy_namespaces;
+
 use super::cursor::{Cursor, Fields, is_similar};
-use super::legacy_namespaces;
 use super::network_policy::cidr;
 use super::selector::selector;
 use crate::policy::objects::{ClusterAction, ClusterPeer, ClusterPort, LabelSelector, PodScope, Tier};

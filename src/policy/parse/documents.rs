@@ -122,6 +122,9 @@ impl ManifestParser {
                     let objects = parse_kind(&at, kind, *scope).into_iter().flatten();
                     let placed = objects.map(|object| (object, Location::new(source, node.span)));
                     self.parsed.objects.extend(placed);
+                    if kind.ends_with("NetworkPolicy") || kind == "Service" {
+                        self.parsed.ignored_checks.extend(metadata::ignored_checks(&at));
+                    }
                 } else {
                     wrong_version(&at, kind, version, wanted);
                 }

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::cursor::{Cursor, Fields};
+use super::parsed::IgnoredCheck;
 use super::selector::check_labels;
 use super::{syntax, typed};
 use crate::policy::objects::{AssignedMetadata, Labels};
@@ -15,6 +16,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 const ANNOTATIONS: &str = "palisade.dev/";
 /// Annotation of the mode of a policy.
 const MODE: &str = "palisade.dev/mode";
+/// Beginning of an annotation that silences a check of lint on its object. The name of the check follows.
+const IGNORE: &str = "palisade.dev/ignore-";
 const ENFORCE: &str = "enforce";
 const AUDIT: &str = "audit";
 
@@ -89,14 +92,33 @@ pub(super) fn is_audited(object: &Fields<'_>) -> bool {
             // The check of the metadata reports other values that are no text.
             (MODE, text) if text.is_some() || at.node.is_null() => at.unsupported(&[ENFORCE, AUDIT]),
             (MODE, _) => {}
+            _ if name.starts_with(IGNORE) => {}
             _ if name.starts_with(ANNOTATIONS) => at.warn(
                 "no annotation of this name has an effect on a policy",
-                format!("the mode of a policy is {MODE:?}: correct the name, or remove the annotation"),
+                format!(
+                    "the mode of a policy is {MODE:?}, and {IGNORE}CHECK silences lint: correct the name, or remove the \
+                     annotation"
+                ),
             ),
             _ => {}
         }
     }
     is_audited
+}
+
+/// Checks of lint that annotations of an object silence.
+pub(super) fn ignored_checks(object: &Cursor<'_>) -> Vec<IgnoredCheck> {
+    let annotations = object.child("metadata").and_then(|at| at.child("annotations"));
+    let entries = annotations.map(|at| at.entries()).unwrap_or_default();
+    let ignored = entries.iter().filter_map(|(name, _, at)| {
+        Some(IgnoredCheck {
+            object: object.location(),
+            check: name.strip_prefix(IGNORE)?.to_owned(),
+            reason: at.node.text().unwrap_or_default().trim().to_owned(),
+            location: at.location(),
+        })
+    });
+    ignored.collect()
 }
 
 /// Name of an object in diagnostics, before any check: `default/allow-db`, or the bare name.

@@ -8,6 +8,7 @@
 
 pub(super) mod cursor;
 mod diagnostic;
+mod fields;
 mod source;
 pub(super) mod tree;
 
@@ -15,7 +16,6 @@ mod admin_network_policy;
 mod cluster_network_policy;
 mod cluster_objects;
 mod cluster_peer;
-mod legacy_namespaces;
 mod metadata;
 mod network_policy;
 mod parsed;
@@ -28,7 +28,8 @@ pub(super) mod documents;
 
 pub use cluster_objects::ADDRESSES_ANNOTATION;
 pub use diagnostic::{Diagnostic, Severity};
-pub use parsed::{Parsed, Skipped};
+pub use fields::FieldPlaces;
+pub use parsed::{IgnoredCheck, Parsed, Skipped};
 pub use source::{Location, STDIN, Source};
 
 /// Parses the objects of a text. Returns all errors in the order of the text.

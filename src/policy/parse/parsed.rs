@@ -13,6 +13,21 @@ pub struct Parsed {
     pub warnings: Vec<Diagnostic>,
     /// Objects of kinds that policy does not depend on.
     pub skipped: Vec<Skipped>,
+    /// Annotations of policies and Services that silence a check of lint.
+    pub ignored_checks: Vec<IgnoredCheck>,
+}
+
+/// Annotation `palisade.dev/ignore-CHECK: reason`.
+#[derive(Debug, Clone)]
+pub struct IgnoredCheck {
+    /// Location of its object.
+    pub object: Location,
+    /// Name of the check, as written.
+    pub check: String,
+    /// Reason; empty if the author gave none.
+    pub reason: String,
+    /// Location of the annotation.
+    pub location: Location,
 }
 
 /// Object of an unsupported kind.

@@ -112,6 +112,11 @@ impl Location {
         self.span.start
     }
 
+    /// Range of bytes in the text.
+    pub(super) fn span(&self) -> Span {
+        self.span
+    }
+
     /// Part of the span on its first line, for underlining.
     pub(crate) fn underlined(&self) -> Span {
         let line_end = self.source.line_span(self.source.line_index(self.span.start)).end;

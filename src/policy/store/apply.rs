@@ -2,12 +2,13 @@
 
 use super::affected::Affected;
 use super::change::{Change, ObjectName};
-use super::entries::{NAMESPACE_NAME_LABEL, StoredNamespace, StoredPod, Versioned};
+use super::entries::{StoredNamespace, StoredPod, Versioned};
 use super::lookup::Store;
 use super::slots::{NamespaceSlot, PodSlot};
 use super::sorted;
 use crate::policy::objects::{
-    ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Readiness,
+    ClusterNetworkPolicy, Labels, NAMESPACE_NAME_LABEL, Namespace, NetworkPolicy, Node, Object, Pod,
+    Readiness,
 };
 use crate::tables::{PodName, PolicyKind};
 

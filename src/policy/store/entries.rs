@@ -8,9 +8,6 @@ use crate::policy::objects::{
 };
 use crate::tables::PolicyKind;
 
-/// Label with the name of a namespace, present on every namespace (`corev1.LabelMetadataName`).
-pub(crate) const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
-
 /// Evaluation order of cluster-wide policies.
 pub(crate) type Rank = (Tier, u32, String, PolicyKind);
 

@@ -15,8 +15,6 @@ pub(crate) mod sorted;
 
 pub(crate) use affected::Affected;
 pub use change::{Change, ObjectName};
-#[cfg(test)]
-pub(crate) use entries::NAMESPACE_NAME_LABEL;
 pub(crate) use entries::{StoredPod, Versioned};
 pub(crate) use interner::{Interner, Sweep};
 pub(crate) use label_index::LabelIndex;

@@ -180,7 +180,7 @@ impl CaseParser<'_, '_> {
         let probes: Vec<Probe> = fields.items("probes").iter().filter_map(probe).collect();
         resources.absorb(diagnostics);
         match resources.finish() {
-            Ok(Parsed { objects, warnings, skipped }) => {
+            Ok(Parsed { objects, warnings, skipped, .. }) => {
                 self.cases.warnings.extend(warnings);
                 self.cases.skipped.extend(skipped);
                 self.cases.cases.push(Case { name: name.to_owned(), location, objects, probes });

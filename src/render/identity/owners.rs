@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::policy::objects::{Labels, Object, Pod};
+use crate::policy::objects::{Labels, NAMESPACE_NAME_LABEL, Object, Pod};
 use crate::tables::PodName;
 
 /// Labels of pods that differ between pods of one application, and are no part of an identity.
@@ -84,7 +84,7 @@ fn labels(pod: &Pod, namespace: Option<&Labels>) -> Vec<String> {
     let of_namespace = namespace
         .into_iter()
         .flatten()
-        .filter(|(key, _)| *key != "kubernetes.io/metadata.name")
+        .filter(|(key, _)| *key != NAMESPACE_NAME_LABEL)
         .map(|(key, value)| format!("k8s:io.cilium.k8s.namespace.labels.{key}={value}"));
     let name = format!("k8s:io.kubernetes.pod.namespace={}", pod.name.namespace);
     let mut labels: Vec<String> = own.chain(of_namespace).chain([name]).collect();

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use crate::net::flow::Protocol;
-use crate::policy::objects::{IpBlock, LabelSelector, Labels, NetworkPolicy, Object, Pod, Requirement};
+use crate::policy::objects::{
+    IpBlock, LabelSelector, Labels, NAMESPACE_NAME_LABEL, NetworkPolicy, Object, Pod, Requirement,
+};
 use crate::policy::{NamespaceScope, PodSet};
 use crate::render::plan::Family;
 use crate::tables::PodName;
@@ -78,7 +80,7 @@ impl<'a> Cluster<'a> {
             }
             // The namespace is a label even if no object declares it.
             let labels = cluster.namespaces.entry(namespace).or_default();
-            labels.insert("kubernetes.io/metadata.name".to_owned(), namespace.to_owned());
+            labels.insert(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned());
             let mut addresses = pod.addresses.clone();
             addresses.sort_unstable();
             addresses.dedup();

@@ -1,5 +1,6 @@
 //! Commands about policies, run as processes: output and exit codes.
 
+mod lint;
 mod matrix;
 mod named_files;
 mod services;
@@ -241,37 +242,6 @@ fn a_pod_without_an_address_is_in_no_block_but_a_whole_one() {
     );
     let (code, printed, _) = scratch.palisade("lint pods.yaml internet.yaml");
     assert_eq!(code, 0, "{printed}");
-}
-
-#[test]
-fn lint_names_the_file_and_the_line() {
-    let scratch = Scratch::new("lint");
-    scratch.write(
-        "policy.yaml",
-        &format!("# who reaches the database\n{}", policy("api", 5432, 5432).replace("app: db", "app: dbx")),
-    );
-    let (code, printed, _) = scratch.palisade("lint pods.yaml policy.yaml");
-    assert_eq!(code, 1);
-    let expected = "policy.yaml:2: NetworkPolicy shop/db spec.podSelector: selects no pod: none in namespace shop matches app=dbx [selects-no-pod]\n";
-    assert_eq!(printed, expected);
-    let (code, printed, _) = scratch.palisade("lint pods.yaml policy.yaml --output github");
-    assert_eq!(code, 1);
-    let expected = "::warning file=policy.yaml,line=2,title=selects-no-pod::NetworkPolicy shop/db spec.podSelector: selects no pod: none in namespace shop matches app=dbx\n";
-    assert_eq!(printed, expected);
-    let sarif = scratch.json("lint pods.yaml policy.yaml --output sarif");
-    let run = &sarif["runs"][0];
-    let [result] = run["results"].as_array().unwrap().as_slice() else { panic!("{sarif}") };
-    let place = &result["locations"][0]["physicalLocation"];
-    assert_eq!(
-        (&place["artifactLocation"]["uri"], &place["region"]["startLine"]),
-        (&"policy.yaml".into(), &2.into())
-    );
-    let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
-    assert!(rules.iter().any(|rule| rule["id"] == result["ruleId"]), "{sarif}");
-    scratch.write("policy.yaml", &policy("api", 5432, 5432));
-    let sarif = scratch.json("lint pods.yaml policy.yaml --output sarif");
-    assert_eq!(sarif["runs"][0]["results"], serde_json::json!([]));
-    assert_eq!(scratch.palisade("lint pods.yaml policy.yaml").0, 0);
 }
 
 #[test]

@@ -10,10 +10,11 @@ use proptest::sample::select;
 use crate::net::flow::Protocol;
 use crate::policy::objects::{
     AssignedMetadata, ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule,
-    ContainerPort, IpBlock, LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object,
-    Peer, Peers, Pod, PodScope, PortMatch, Ports, Readiness, Requirement, Tier,
+    ContainerPort, IpBlock, LabelSelector, Labels, NAMESPACE_NAME_LABEL, Namespace, NetworkPolicy,
+    NetworkPolicyRule, Node, Object, Peer, Peers, Pod, PodScope, PortMatch, Ports, Readiness, Requirement,
+    Tier,
 };
-use crate::policy::store::{Change, NAMESPACE_NAME_LABEL, ObjectName};
+use crate::policy::store::{Change, ObjectName};
 use crate::tables::{PodName, PolicyKind};
 
 pub(super) fn name(names: &'static [&'static str]) -> impl Strategy<Value = String> {

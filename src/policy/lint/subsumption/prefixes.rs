@@ -3,23 +3,23 @@
 use ipnet::IpNet;
 
 /// Disjoint prefixes, sorted.
-pub(super) struct Prefixes(Vec<IpNet>);
+pub(in crate::policy::lint) struct Prefixes(Vec<IpNet>);
 
 impl Prefixes {
     /// Set of the addresses of these prefixes.
-    pub(super) fn of(prefixes: &[IpNet]) -> Prefixes {
+    pub(in crate::policy::lint) fn of(prefixes: &[IpNet]) -> Prefixes {
         let mut apart = IpNet::aggregate(&prefixes.to_vec());
         apart.sort_unstable();
         Prefixes(apart)
     }
 
     /// Tests whether the set contains every address of a prefix.
-    pub(super) fn hold(&self, prefix: IpNet) -> bool {
+    pub(in crate::policy::lint) fn hold(&self, prefix: IpNet) -> bool {
         self.before(prefix).is_some_and(|before| before.contains(&prefix))
     }
 
     /// Tests whether the set contains an address of a prefix.
-    pub(super) fn overlap(&self, prefix: IpNet) -> bool {
+    pub(in crate::policy::lint) fn overlap(&self, prefix: IpNet) -> bool {
         let after = self.0.partition_point(|other| other.network() <= prefix.network());
         self.before(prefix).is_some_and(|before| before.contains(&prefix) || prefix.contains(before))
             || self.0.get(after).is_some_and(|other| prefix.contains(other))

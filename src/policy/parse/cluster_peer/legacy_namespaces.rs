@@ -4,10 +4,10 @@
 //! `sameLabels` ("the same labels as the subject's namespace") is equivalent to a selector only if the
 //! subject fixes one value of each label. Other forms would need a policy per namespace, and are rejected.
 
-use super::cursor::Cursor;
-use super::selector::selector;
-use super::tree::Value;
 use crate::policy::objects::{LabelSelector, Requirement};
+use crate::policy::parse::cursor::Cursor;
+use crate::policy::parse::selector::selector;
+use crate::policy::parse::tree::Value;
 
 const OLDER: [&str; 3] = ["namespaceSelector", "notSameLabels", "sameLabels"];
 
