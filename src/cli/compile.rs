@@ -6,14 +6,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{CliError, manifests, output, terminal};
-use crate::policy::objects::Object;
-use crate::policy::parse::ADDRESSES_ANNOTATION;
-use crate::policy::testcase;
+use super::manifests::ExcludeArguments;
+use super::{CliError, manifests, output};
 use crate::source::load::Compiled;
-
-/// Most names of pods in a note.
-const NAMES_MAX: usize = 5;
 
 /// Compile manifests into rule tables, as JSON
 ///
@@ -36,12 +31,17 @@ pub(super) struct CompileArguments {
     /// Write to this file rather than to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, CliError> {
-    let (compiled, objects) = manifests::compile_with_objects(&arguments.manifests, arguments.node.as_ref())?;
+    let (compiled, objects) = manifests::compile_with_objects(
+        &arguments.manifests,
+        &arguments.exclude.options(arguments.node.as_ref()),
+    )?;
     manifests::check_services(&compiled)?;
-    note_pods_without_address(&objects);
+    manifests::note_pods_without_address(&objects);
     let Compiled { tables, .. } = compiled;
     match &arguments.output {
         None => output::json(&tables)?,
@@ -53,21 +53,6 @@ pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, CliError
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Notes the pods that get no tables because they have no address yet.
-fn note_pods_without_address(objects: &[Object]) {
-    let pods = testcase::without_address(objects);
-    let named: Vec<String> = pods.iter().take(NAMES_MAX).map(ToString::to_string).collect();
-    let more = if pods.len() > named.len() { ", …" } else { "" };
-    if !pods.is_empty() {
-        terminal::note(&format!(
-            "note: {} pods or workloads have no address, and get no tables: {}{more}; a running pod has it in status.podIPs, and \
-             the annotation {ADDRESSES_ANNOTATION} gives a workload one",
-            pods.len(),
-            named.join(", ")
-        ));
-    }
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CliError> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::manifests::{Manifests, compile_with_names, evaluator, running};
+use super::manifests::{ExcludeArguments, Manifests, compile_with_names, evaluator, running};
 use super::{CliError, Output, SocketArguments, output};
 use crate::control::Client;
 use crate::policy::connectivity::GroupNames;
@@ -49,14 +49,17 @@ pub(super) struct DiffArguments {
     output: Output,
     #[command(flatten)]
     socket: SocketArguments,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, CliError> {
     let difference = match (arguments.sides.as_slice(), arguments.running) {
-        ([old, new], false) => of_manifests(old, new, &arguments.with)?,
+        ([old, new], false) => of_manifests(old, new, arguments)?,
         ([new], true) => {
             let paths = [arguments.with.as_slice(), std::slice::from_ref(new)].concat();
-            let (tables, names) = compile_with_names(&paths, arguments.node.as_ref())?;
+            let (tables, names) =
+                compile_with_names(&paths, &arguments.exclude.options(arguments.node.as_ref()))?;
             from_running(&arguments.socket.client(), tables, names)?
         }
         (_, true) => {
@@ -76,8 +79,14 @@ pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, CliError> {
     Ok(if no { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn of_manifests(old: &PathBuf, new: &PathBuf, with: &[PathBuf]) -> Result<ConnectivityDiff, CliError> {
-    let side = |path: &PathBuf| Manifests::read(&[with, std::slice::from_ref(path)].concat());
+fn of_manifests(
+    old: &PathBuf,
+    new: &PathBuf,
+    arguments: &DiffArguments,
+) -> Result<ConnectivityDiff, CliError> {
+    let side = |path: &PathBuf| {
+        Manifests::read(&[arguments.with.as_slice(), std::slice::from_ref(path)].concat(), &arguments.exclude)
+    };
     let (mut old, mut new) = (side(old)?, side(new)?);
     Manifests::assign_placeholders(&mut [&mut old, &mut new]);
     // Labels of the new side win in the name of a pod whose labels change.

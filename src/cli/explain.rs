@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
-use super::manifests::Manifests;
+use super::manifests::{ExcludeArguments, Manifests};
 use super::{CliError, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::evaluate::{ReferenceEvaluator, TableEvaluator};
@@ -56,6 +56,8 @@ pub(super) struct ExplainArguments {
     output: Output,
     #[command(flatten)]
     socket: SocketArguments,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, CliError> {
@@ -65,7 +67,7 @@ pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, CliError
 }
 
 fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
-    let mut manifests = Manifests::read(&arguments.manifests)?;
+    let mut manifests = Manifests::read(&arguments.manifests, &arguments.exclude)?;
     let placeholders = Manifests::assign_placeholders(&mut [&mut manifests]);
     let evaluator = manifests.evaluator()?;
     let (reference, locations) = (ReferenceEvaluator::new(&manifests.objects), manifests.locations());

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use self::located_finding::LocatedFinding;
-use super::manifests::{Manifests, warn};
+use super::manifests::{ExcludeArguments, Manifests, warn};
 use super::{CliError, output};
 use crate::policy::lint::lint as check;
 use crate::policy::parse::FieldPlaces;
@@ -40,6 +40,8 @@ pub(super) struct LintArguments {
     /// Form of the findings
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 /// Form of the findings.
@@ -58,7 +60,7 @@ enum Form {
 
 pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     let is_table = matches!(arguments.output, Form::Table);
-    let mut manifests = match Manifests::read_with_audited(&arguments.manifests) {
+    let mut manifests = match Manifests::read_with_audited(&arguments.manifests, &arguments.exclude) {
         Err(Rejected::Manifests(errors)) if !is_table => {
             let errors: Vec<_> = errors.into_iter().map(LocatedFinding::of_diagnostic).collect();
             print(&errors, arguments.output)?;

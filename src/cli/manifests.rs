@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use clap::Args;
+use glob::Pattern;
+
 use crate::cli::{CliError, terminal};
 use crate::control::Client;
 use crate::policy::connectivity::GroupNames;
@@ -11,11 +14,34 @@ use crate::policy::evaluate::TableEvaluator;
 use crate::policy::explain::PolicyLocations;
 use crate::policy::lint::{LintSubject, UnreadWorkload};
 use crate::policy::objects::Object;
-use crate::policy::parse::{Diagnostic, IgnoredCheck, Location, Parsed, Skipped};
+use crate::policy::parse::{ADDRESSES_ANNOTATION, Diagnostic, IgnoredCheck, Location, Parsed, Skipped};
 use crate::policy::{Compiler, Options, audited_policies, policy_of, testcase};
+use crate::source::excluded::Excluded;
 use crate::source::files;
 use crate::source::load::{Compiled, LoadOptions, Rejected, load, load_sources, read_objects};
 use crate::tables::{PodName, PolicyRef, RuleTables, ServiceTable};
+
+/// Most names of pods in a note.
+const NAMES_MAX: usize = 5;
+
+/// Files that a command leaves out of the directories that it is given.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct ExcludeArguments {
+    /// Leave out of directories what has this name, or this path from there if it has a slash: charts, '**/values*.yaml'
+    #[arg(long = "exclude", value_name = "PATTERN", value_parser = Pattern::new)]
+    patterns: Vec<Pattern>,
+}
+
+impl ExcludeArguments {
+    pub(super) fn excluded(&self) -> Excluded {
+        Excluded::new(self.patterns.clone())
+    }
+
+    /// Options of a compilation for a node, or for all.
+    pub(super) fn options(&self, node: Option<&String>) -> LoadOptions {
+        LoadOptions { node: node.cloned(), excluded: self.excluded() }
+    }
+}
 
 /// Objects of manifests with their locations. Policies in audit mode are not enforced, and stand apart.
 #[derive(Debug, Default)]
@@ -32,8 +58,8 @@ pub(super) struct Manifests {
 
 impl Manifests {
     /// Reads files and directories, and prints warnings to standard error, and a note on policies in audit mode.
-    pub(super) fn read(paths: &[PathBuf]) -> Result<Manifests, CliError> {
-        let manifests = Manifests::read_silently(paths)?;
+    pub(super) fn read(paths: &[PathBuf], exclude: &ExcludeArguments) -> Result<Manifests, CliError> {
+        let manifests = Manifests::read_silently(paths, exclude)?;
         warn(&manifests.warnings);
         let audited = manifests.audited.iter().map(|(object, _)| object);
         note_audited(&audited_policies(audited), "are not enforced here");
@@ -41,8 +67,11 @@ impl Manifests {
     }
 
     /// Reads files and directories. Policies in audit mode are among the objects, and a note on standard error says so.
-    pub(super) fn read_with_audited(paths: &[PathBuf]) -> Result<Manifests, Rejected> {
-        let mut manifests = Manifests::read_silently(paths)?;
+    pub(super) fn read_with_audited(
+        paths: &[PathBuf],
+        exclude: &ExcludeArguments,
+    ) -> Result<Manifests, Rejected> {
+        let mut manifests = Manifests::read_silently(paths, exclude)?;
         let (objects, locations): (Vec<_>, Vec<_>) =
             std::mem::take(&mut manifests.audited).into_iter().unzip();
         note_audited(&audited_policies(&objects), "are checked like the others");
@@ -51,8 +80,8 @@ impl Manifests {
         Ok(manifests)
     }
 
-    fn read_silently(paths: &[PathBuf]) -> Result<Manifests, Rejected> {
-        let sources = files::load(paths).map_err(Rejected::Files)?;
+    fn read_silently(paths: &[PathBuf], exclude: &ExcludeArguments) -> Result<Manifests, Rejected> {
+        let sources = files::load(paths, &exclude.excluded()).map_err(Rejected::Files)?;
         let parsed = read_objects(&sources)?;
         let (audited, enforced): (Vec<_>, Vec<_>) =
             parsed.objects.into_iter().partition(|(object, _)| object.is_audited());
@@ -126,8 +155,8 @@ fn unread(skipped: Skipped) -> Option<UnreadWorkload> {
 }
 
 /// Compiles manifests with their Services, and prints warnings to standard error, and a note on policies in audit mode.
-pub(super) fn compile(paths: &[PathBuf], node: Option<&String>) -> Result<Compiled, CliError> {
-    let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
+pub(super) fn compile(paths: &[PathBuf], options: &LoadOptions) -> Result<Compiled, CliError> {
+    let compiled = load(paths, options)?;
     warn(&compiled.warnings);
     check_services(&compiled)?;
     compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
@@ -144,19 +173,19 @@ pub(super) fn check_services(compiled: &Compiled) -> Result<(), CliError> {
 /// Compiles manifests, or reads compiled tables, with names for groups of pods. Prints warnings to standard error.
 pub(super) fn compile_with_names(
     paths: &[PathBuf],
-    node: Option<&String>,
+    options: &LoadOptions,
 ) -> Result<(RuleTables, GroupNames), CliError> {
-    let (compiled, objects) = compile_with_objects(paths, node)?;
+    let (compiled, objects) = compile_with_objects(paths, options)?;
     Ok((compiled.tables, GroupNames::of(objects.iter())))
 }
 
 /// Compiles manifests, or reads compiled tables, which have no objects. Prints warnings to standard error.
 pub(super) fn compile_with_objects(
     paths: &[PathBuf],
-    node: Option<&String>,
+    options: &LoadOptions,
 ) -> Result<(Compiled, Vec<Object>), CliError> {
-    let sources = files::load(paths).map_err(Rejected::Files)?;
-    let compiled = load_sources(&sources, &LoadOptions { node: node.cloned() })?;
+    let sources = files::load(paths, &options.excluded).map_err(Rejected::Files)?;
+    let compiled = load_sources(&sources, options)?;
     warn(&compiled.warnings);
     compiled.audited.iter().for_each(|audited| note_audited(audited.policies(), "are not enforced"));
     let objects = read_objects(&sources).map(|parsed| parsed.objects).unwrap_or_default();
@@ -198,4 +227,19 @@ pub(super) fn note_audited(policies: &[PolicyRef], fate: &str) {
     terminal::note(&format!(
         "note: policies in audit mode (palisade.dev/mode: audit) {fate}: {first}{others}"
     ));
+}
+
+/// Notes the pods that get no tables because they have no address yet.
+pub(super) fn note_pods_without_address(objects: &[Object]) {
+    let pods = testcase::without_address(objects);
+    let named: Vec<String> = pods.iter().take(NAMES_MAX).map(ToString::to_string).collect();
+    let more = if pods.len() > named.len() { ", …" } else { "" };
+    if !pods.is_empty() {
+        terminal::note(&format!(
+            "note: {} pods or workloads have no address, and get no tables: {}{more}; a running pod has it in status.podIPs, and \
+             the annotation {ADDRESSES_ANNOTATION} gives a workload one",
+            pods.len(),
+            named.join(", ")
+        ));
+    }
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::manifests::ExcludeArguments;
 use super::{CliError, manifests, output, terminal};
 use crate::policy::objects::Object;
 use crate::render::{self, ClusterState, Format, Part, RenderError, RenderOptions};
@@ -59,6 +60,8 @@ pub(super) struct RenderArguments {
     /// Write files into this directory rather than to standard output
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 /// Parses formats: one by its name, or all of them.
@@ -109,7 +112,9 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         ..RenderOptions::default()
     };
     let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
-        let (compiled, mut objects) = manifests::compile_with_objects(paths, arguments.node.as_ref())?;
+        let (compiled, mut objects) =
+            manifests::compile_with_objects(paths, &arguments.exclude.options(arguments.node.as_ref()))?;
+        manifests::note_pods_without_address(&objects);
         objects.retain(|object| !object.is_audited());
         Ok((compiled.tables, objects))
     };

@@ -148,7 +148,7 @@ impl PolicyDirectory {
         let watch = if config.watch { Watch::new(&root) } else { Watch::off(&root) };
         Some(PolicyDirectory {
             services: DirectoryServices::new(config.node.clone()),
-            options: LoadOptions { node: config.node.clone() },
+            options: LoadOptions { node: config.node.clone(), ..LoadOptions::default() },
             watch,
             root,
             loaded_files: BTreeMap::new(),

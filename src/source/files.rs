@@ -8,6 +8,7 @@ use std::{fs, io};
 
 use rustix::fs::OFlags;
 
+use super::excluded::Excluded;
 use crate::limits::{SOURCE_BYTES_MAX, SOURCE_FILES_MAX, SOURCES_BYTES_MAX};
 use crate::policy::parse::{STDIN, Source};
 
@@ -142,17 +143,17 @@ pub(super) struct Listing {
 /// Lists a path: a file, or a directory and everything below it, without hidden names. An empty directory is
 /// an error, so that a mistyped path does not count as "no policy".
 pub(super) fn list(root: &Path) -> Listing {
-    let mut listing = walk(root);
+    let mut listing = walk(root, &Excluded::default());
     listing.check_bytes();
     listing
 }
 
-/// The same, whatever the bytes of the files.
-pub(super) fn walk(root: &Path) -> Listing {
+/// The same without excluded files and directories, whatever the bytes of the files.
+pub(super) fn walk(root: &Path, excluded: &Excluded) -> Listing {
     let mut listing = Listing::default();
     match fs::metadata(root) {
         Ok(found) if found.is_dir() => {
-            listing.directory(root, &mut BTreeSet::new(), &mut 0);
+            listing.directory(root, &mut Walk { root, excluded, above: BTreeSet::new(), seen: 0 });
             if listing.files.is_empty() && listing.errors.is_empty() {
                 listing.errors.push(LoadError::Empty { path: root.to_owned() });
             }
@@ -161,6 +162,16 @@ pub(super) fn walk(root: &Path) -> Listing {
         Err(error) => listing.errors.push(io_error(root)(error)),
     }
     listing
+}
+
+/// State of a walk.
+struct Walk<'w> {
+    root: &'w Path,
+    excluded: &'w Excluded,
+    /// Directories above, to skip links back to them.
+    above: BTreeSet<PathBuf>,
+    /// Number of names.
+    seen: usize,
 }
 
 impl Listing {
@@ -176,8 +187,8 @@ impl Listing {
         }
     }
 
-    /// Lists a directory. `above` contains its ancestors, to skip links back to them; `seen` counts names.
-    fn directory(&mut self, path: &Path, above: &mut BTreeSet<PathBuf>, seen: &mut usize) {
+    /// Lists a directory.
+    fn directory(&mut self, path: &Path, walk: &mut Walk<'_>) {
         let found = fs::canonicalize(path).and_then(|real| {
             let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(path)?.collect();
             Ok((real, entries?))
@@ -186,24 +197,28 @@ impl Listing {
             Ok(found) => found,
             Err(error) => return self.errors.push(io_error(path)(error)),
         };
-        if !above.insert(real.clone()) {
+        if !walk.above.insert(real.clone()) {
             return;
         }
         entries.retain(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
         entries.sort_by_key(fs::DirEntry::file_name);
-        *seen += 1 + entries.len();
+        entries.retain(|entry| {
+            let path = entry.path();
+            !walk.excluded.contains(path.strip_prefix(walk.root).unwrap_or(&path))
+        });
+        walk.seen += 1 + entries.len();
         for entry in &entries {
-            if *seen > SOURCE_FILES_MAX {
+            if walk.seen > SOURCE_FILES_MAX {
                 self.errors.push(LoadError::TooMany { path: path.to_owned() });
                 break;
             }
-            self.entry(entry, above, seen);
+            self.entry(entry, walk);
         }
-        above.remove(&real);
+        walk.above.remove(&real);
         self.directories.insert(real);
     }
 
-    fn entry(&mut self, entry: &fs::DirEntry, above: &mut BTreeSet<PathBuf>, seen: &mut usize) {
+    fn entry(&mut self, entry: &fs::DirEntry, walk: &mut Walk<'_>) {
         let path = entry.path();
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
         match fs::metadata(&path) {
@@ -211,7 +226,7 @@ impl Listing {
                 if is_link {
                     self.links.push(path.clone());
                 }
-                self.directory(&path, above, seen);
+                self.directory(&path, walk);
             }
             Ok(found) if is_manifest(&path) => {
                 if is_link {
@@ -250,9 +265,9 @@ fn not_regular(found: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
-/// Loads files by name, directories with everything below them in the order of names, and `-` as standard
-/// input.
-pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
+/// Loads files by name, directories with everything below them that is not excluded, in the order of names, and `-` as
+/// standard input.
+pub fn load(paths: &[PathBuf], excluded: &Excluded) -> Result<Vec<Source>, LoadError> {
     let mut sources = Vec::new();
     let mut bytes = 0;
     let mut add = |path: &Path, source: Source| {
@@ -268,7 +283,8 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
         if path.as_os_str() == "-" {
             add(path, text(path, STDIN.to_owned(), io::stdin().lock())?)?;
         } else if fs::metadata(path).map_err(io_error(path))?.is_dir() {
-            let listing = list(path);
+            let mut listing = walk(path, excluded);
+            listing.check_bytes();
             if let Some(error) = listing.errors.into_iter().next() {
                 return Err(error);
             }
@@ -329,97 +345,4 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> LoadError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::source::load::scratch::Scratch;
-
-    #[test]
-    fn a_directory_gives_its_manifests_in_order_and_nothing_else() {
-        let scratch = Scratch::new();
-        for name in ["b.yaml", "a/z.json", "a/.hidden.yaml", "c.yml", "notes.txt"] {
-            scratch.write(name, "x");
-        }
-        std::os::unix::fs::symlink("..", scratch.0.join("a/up")).unwrap();
-        let sources = load(std::slice::from_ref(&scratch.0)).unwrap();
-        let names: Vec<&str> = sources
-            .iter()
-            .map(|source| source.name().strip_prefix(scratch.0.to_str().unwrap()).unwrap())
-            .collect();
-        assert_eq!(names, ["/a/z.json", "/b.yaml", "/c.yml"]);
-    }
-
-    #[test]
-    fn a_named_file_is_read_whatever_its_ending() {
-        let scratch = Scratch::new();
-        let path = scratch.write("policy", "kind: Pod");
-        assert_eq!(load(&[path]).unwrap()[0].text(), "kind: Pod");
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_named() {
-        let scratch = Scratch::new();
-        let text = |path: PathBuf| load(&[path]).unwrap_err().to_string();
-        assert!(text(scratch.0.clone()).contains("no *.yaml"));
-        assert!(text(scratch.0.join("gone.yaml")).contains("gone.yaml: No such file"));
-        let path = scratch.write("bad.yaml", "");
-        fs::write(&path, b"ab\xff").unwrap();
-        assert!(text(path).contains("bad.yaml: byte 2 is not UTF-8"));
-    }
-
-    #[test]
-    fn files_that_are_too_large_alone_or_together_are_not_read() {
-        let scratch = Scratch::new();
-        let sparse = |name: &str, bytes: usize| {
-            let path = scratch.write(name, "");
-            fs::File::options().write(true).open(&path).unwrap().set_len(bytes as u64).unwrap();
-            path
-        };
-        let alone = sparse("a.yaml", SOURCE_BYTES_MAX + 1);
-        assert!(load(std::slice::from_ref(&alone)).unwrap_err().to_string().contains("a.yaml: larger than"));
-        assert!(matches!(read(&alone), Err(LoadError::TooLarge { .. })));
-        fs::remove_file(alone).unwrap();
-        for name in ["b.yaml", "c.yaml"] {
-            sparse(name, SOURCES_BYTES_MAX / 2);
-        }
-        assert!(list(&scratch.0).errors.is_empty());
-        sparse("d.yaml", 1);
-        let error = load(std::slice::from_ref(&scratch.0)).unwrap_err().to_string();
-        assert!(error.contains("d.yaml: more than 268435456 bytes together"), "{error}");
-    }
-
-    #[test]
-    fn a_fifo_or_a_socket_in_a_directory_is_an_error_and_nobody_waits_for_it() {
-        let scratch = Scratch::new();
-        scratch.write("a.yaml", "x");
-        let fifo = scratch.0.join("b.yaml");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &fifo,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-            0,
-        )
-        .unwrap();
-        let error = load(std::slice::from_ref(&scratch.0)).unwrap_err().to_string();
-        assert!(error.contains("b.yaml is a FIFO"), "{error}");
-        assert!(read(&fifo).unwrap_err().to_string().contains("is a FIFO"), "it took the name of a file");
-        fs::remove_file(&fifo).unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(&fifo).unwrap();
-        let error = load(std::slice::from_ref(&scratch.0)).unwrap_err().to_string();
-        assert!(error.contains("b.yaml is a socket"), "{error}");
-    }
-
-    #[test]
-    fn another_file_of_the_same_size_and_time_has_another_stamp() {
-        let scratch = Scratch::new();
-        let path = scratch.write("a.yaml", "one");
-        let before = list(&path).files[&path];
-        let other = scratch.write("other", "two");
-        let time = fs::metadata(&path).unwrap().modified().unwrap();
-        fs::File::options().append(true).open(&other).unwrap().set_modified(time).unwrap();
-        fs::rename(&other, &path).unwrap();
-        let after = list(&path).files[&path];
-        assert_eq!((before.bytes, before.modified), (after.bytes, after.modified));
-        assert_ne!(before, after);
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::audit::Audited;
+use super::excluded::Excluded;
 use super::files::{self, LoadError};
 use crate::policy::objects::Object;
 use crate::policy::parse::{self, Diagnostic, Parsed, Source};
@@ -18,6 +19,8 @@ use crate::tables::{RuleTables, ServiceTable, TablesError};
 pub struct LoadOptions {
     /// Node whose pods get tables; all pods if absent.
     pub node: Option<String>,
+    /// Files and directories to leave out of given directories.
+    pub excluded: Excluded,
 }
 
 /// Compiled manifests.
@@ -127,7 +130,7 @@ fn no_objects(skipped: usize) -> String {
 ///
 /// Accepts a single file of compiled tables, the output of `palisade compile`.
 pub fn load(paths: &[PathBuf], options: &LoadOptions) -> Result<Compiled, Rejected> {
-    load_sources(&files::load(paths)?, options)
+    load_sources(&files::load(paths, &options.excluded)?, options)
 }
 
 /// Compiles texts, as [`load`] does.

@@ -3,6 +3,7 @@
 //! [`load`] serves commands and reads everything once. [`PolicyDirectory`] serves the switch: it owns the
 //! compiler while the switch runs, reads changed files, and passes changed objects to the compiler.
 
+pub mod excluded;
 pub mod files;
 
 pub mod load;

@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::excluded::Excluded;
 use super::files;
 
 /// Manifests that a pattern names, from a directory: `*` is a part of a name, `**` any directories. A path without them is
@@ -11,7 +12,8 @@ pub fn matching(directory: &Path, pattern: &str) -> Result<Vec<PathBuf>, String>
     let is_wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
     let root: PathBuf = path.components().take_while(|part| !is_wild(part)).collect();
     let rest: PathBuf = path.components().skip_while(|part| !is_wild(part)).collect();
-    let mut listing = files::walk(if root.as_os_str().is_empty() { Path::new(".") } else { &root });
+    let mut listing =
+        files::walk(if root.as_os_str().is_empty() { Path::new(".") } else { &root }, &Excluded::default());
     if !rest.as_os_str().is_empty() {
         let within = root.strip_prefix(".").unwrap_or(&root);
         let whole = Path::new(&glob::Pattern::escape(&within.to_string_lossy())).join(rest);

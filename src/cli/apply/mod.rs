@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::services::ServiceChanges;
+use super::manifests::ExcludeArguments;
 use super::{CliError, Output, SocketArguments, diff, manifests, output, terminal};
 use crate::control::Client;
 use crate::control::protocol::{AuditTables, PodInfo};
@@ -62,6 +63,8 @@ pub(super) struct ApplyArguments {
     output: Output,
     #[command(flatten)]
     socket: SocketArguments,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
@@ -71,7 +74,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
     }
     let said = if arguments.shadow {
         let Compiled { tables, services, .. } =
-            manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
+            manifests::compile(&arguments.manifests, &arguments.exclude.options(arguments.node.as_ref()))?;
         let report = client.put_shadow(&tables, arguments.allow_empty)?;
         if !service_changes(&client, services.as_ref())?.is_empty() {
             terminal::note(
@@ -93,7 +96,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
         format!("rule tables unloaded, generation {}\n{services}", loaded.generation)
     } else {
         let Compiled { tables, services, audited, .. } =
-            manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
+            manifests::compile(&arguments.manifests, &arguments.exclude.options(arguments.node.as_ref()))?;
         let loaded = if arguments.allow_empty {
             client.put_tables_allow_empty(&tables)?
         } else {
@@ -173,7 +176,10 @@ struct DryRun {
 }
 
 fn dry_run(client: &Client, arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
-    let (compiled, objects) = manifests::compile_with_objects(&arguments.manifests, arguments.node.as_ref())?;
+    let (compiled, objects) = manifests::compile_with_objects(
+        &arguments.manifests,
+        &arguments.exclude.options(arguments.node.as_ref()),
+    )?;
     manifests::check_services(&compiled)?;
     let Compiled { tables, services, .. } = compiled;
     client.check_tables(&tables, arguments.allow_empty)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::located_finding::{ACCEPTED, INVALID, LocatedFinding, NOT_ENFORCED};
+use crate::cli::output::annotations;
 use crate::policy::lint::Check;
 use crate::policy::parse::STDIN;
 
@@ -21,11 +22,8 @@ const PAGE: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/lint.m
 pub(super) fn github(findings: &[LocatedFinding]) -> String {
     let line = |finding: &LocatedFinding| {
         let LocatedFinding { severity, source, line, column, check, .. } = finding;
-        let mut properties = String::new();
-        if is_file(source) {
-            properties = format!("file={},line={line},col={column},", property(source));
-        }
-        format!("::{severity} {properties}title={check}::{}\n", data(&finding.text()))
+        let place = is_file(source).then_some((source.as_str(), *line, Some(*column)));
+        annotations::line(severity, place, check, &finding.text())
     };
     findings.iter().filter(|finding| finding.ignored.is_none()).map(line).collect()
 }
@@ -33,16 +31,6 @@ pub(super) fn github(findings: &[LocatedFinding]) -> String {
 /// Whether a source is a file, not standard input.
 fn is_file(source: &str) -> bool {
     !source.is_empty() && source != STDIN
-}
-
-/// Escapes the data of a workflow command.
-fn data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
-}
-
-/// Escapes a property of a workflow command.
-fn property(text: &str) -> String {
-    data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
 /// One run of one tool, with every check as a rule. Results that annotations silence have a suppression.
@@ -114,7 +102,5 @@ mod tests {
     fn names_of_files_are_escaped() {
         assert_eq!(uri("policies/a b:ü.yaml"), "policies/a%20b%3A%C3%BC.yaml");
         assert_eq!(uri("/etc/x.yaml"), "file:///etc/x.yaml");
-        assert_eq!(property("a,b:c%\n"), "a%2Cb%3Ac%25%0A");
-        assert_eq!(data("50 %: a,b"), "50 %25: a,b");
     }
 }

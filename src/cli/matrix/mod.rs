@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::manifests::{Manifests, evaluator};
+use super::manifests::{ExcludeArguments, Manifests, evaluator};
 use super::{CliError, SocketArguments, output, terminal};
 use crate::policy::connectivity::matrix::{Matrix, MatrixRequest, matrix as matrix_of};
 use crate::policy::connectivity::{GroupNames, Grouping};
@@ -51,6 +51,8 @@ pub(super) struct MatrixArguments {
     output: Form,
     #[command(flatten)]
     socket: SocketArguments,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 /// Form of the matrix.
@@ -74,13 +76,13 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> 
     let (evaluator, names) = if arguments.running || arguments.manifests.is_empty() {
         let names = match arguments.manifests.as_slice() {
             [] => GroupNames::default(),
-            some => GroupNames::of(&Manifests::read(some)?.objects),
+            some => GroupNames::of(&Manifests::read(some, &arguments.exclude)?.objects),
         };
         let evaluator = evaluator(arguments.socket.client().tables_document()?)?;
         let names = names.with_pods(evaluator.tables().pods.keys());
         (evaluator, names)
     } else {
-        let mut manifests = Manifests::read(&arguments.manifests)?;
+        let mut manifests = Manifests::read(&arguments.manifests, &arguments.exclude)?;
         Manifests::assign_placeholders(&mut [&mut manifests]);
         (manifests.evaluator()?, GroupNames::of(&manifests.objects))
     };

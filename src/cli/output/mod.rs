@@ -1,5 +1,6 @@
 //! Results on standard output: a table for people, JSON for programs.
 
+pub(super) mod annotations;
 pub(super) mod reader;
 mod table;
 pub(super) mod terminal;

@@ -59,8 +59,9 @@ impl CompiledCase<'_> {
         }
     }
 
-    /// Describes a failed probe on one of its flows; on none if a Service has no backend.
-    pub(super) fn failed(&self, probe: &Probe, flow: Option<&FlowKey>, got: Option<Verdict>) -> Failed {
+    /// Describes the failed probe of this number on one of its flows; on none if a Service has no backend.
+    pub(super) fn failed(&self, number: usize, flow: Option<&FlowKey>, got: Option<Verdict>) -> Failed {
+        let probe = &self.case.probes[number];
         let explanation = flow.map(|flow| self.explain(probe, flow));
         let text = match (&probe.to, flow, &explanation) {
             (Destination::Service(_), Some(flow), Some(explanation)) => {
@@ -71,6 +72,7 @@ impl CompiledCase<'_> {
             (_, _, None) => format!("{} has no backend for this client: connections are refused\n", probe.to),
         };
         Failed {
+            number,
             place: probe.location.to_string(),
             from: probe.from.to_string(),
             to: probe.to.to_string(),

@@ -97,7 +97,7 @@ fn virtual_address(
 fn case_result(compiled: &CompiledCase<'_>, live: &LiveResult) -> CaseResult {
     let mut result = CaseResult::new(compiled.case);
     let mut outcomes = live.outcomes.iter();
-    for (probe, flows) in compiled.case.probes.iter().zip(&compiled.flows) {
+    for (number, (probe, flows)) in compiled.case.probes.iter().zip(&compiled.flows).enumerate() {
         let tried: Vec<_> = flows
             .iter()
             .zip(outcomes.by_ref())
@@ -106,7 +106,7 @@ fn case_result(compiled: &CompiledCase<'_>, live: &LiveResult) -> CaseResult {
         result.not_sent += usize::from(tried.is_empty());
         let wrong = tried.into_iter().find(|(_, outcome)| verdict(outcome) != Some(probe.expect));
         if let Some((flow, outcome)) = wrong {
-            let failed = compiled.failed(probe, Some(flow), verdict(outcome));
+            let failed = compiled.failed(number, Some(flow), verdict(outcome));
             result.failures.push(with_seen(failed, outcome, live));
         }
     }

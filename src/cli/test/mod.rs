@@ -1,6 +1,7 @@
 //! Command `palisade test`: runs policy tests.
 
 mod compiled_case;
+mod github;
 mod junit;
 mod live;
 mod named_files;
@@ -14,7 +15,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::manifests::note_audited;
+use super::manifests::{ExcludeArguments, note_audited};
 use super::{CliError, output, terminal};
 use crate::lab::{PodPorts, require_root};
 use crate::policy::audited_policies;
@@ -67,6 +68,8 @@ pub(super) struct TestArguments {
     /// Workers of the switch, and queues of every pod
     #[arg(long, value_name = "N", default_value_t = 1, requires = "live")]
     workers: u16,
+    #[command(flatten)]
+    exclude: ExcludeArguments,
 }
 
 /// Form of the results.
@@ -79,6 +82,8 @@ enum Form {
     Json,
     /// JUnit XML, for pipelines
     Junit,
+    /// Annotations of a pull request, as GitHub Actions reads them
+    Github,
 }
 
 pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
@@ -100,6 +105,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
         Form::Text => output::text(&report.to_string())?,
         Form::Json => output::json(&report)?,
         Form::Junit => output::document(&junit::xml(&report)?)?,
+        Form::Github => output::document(&github::annotations(&report))?,
     }
     Ok(match (&report.cases, suite.is_unread) {
         (_, true) | (Tally { refused: 1.., .. }, _) => ExitCode::from(2),
@@ -118,7 +124,7 @@ struct TestSuite {
 }
 
 fn read(arguments: &TestArguments) -> Result<TestSuite, CliError> {
-    let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
+    let sources = files::load(&arguments.files, &arguments.exclude.excluded()).map_err(Rejected::Files)?;
     let mut all = Cases::default();
     let mut named = NamedFiles::default();
     for source in &sources {
@@ -191,13 +197,13 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
         Err(refused) => return Ok(refused),
     };
     let mut result = CaseResult::new(case);
-    for (probe, flows) in case.probes.iter().zip(&compiled.flows) {
+    for (number, (probe, flows)) in case.probes.iter().zip(&compiled.flows).enumerate() {
         let wrong = flows.iter().find(|flow| compiled.verdict(probe, flow) != probe.expect);
         // Only a probe to a Service without backends has no flow.
         let is_refused = flows.is_empty() && probe.expect == Verdict::Allow;
         if wrong.is_some() || is_refused {
             let got = if probe.expect == Verdict::Allow { Verdict::Deny } else { Verdict::Allow };
-            result.failures.push(compiled.failed(probe, wrong, Some(got)));
+            result.failures.push(compiled.failed(number, wrong, Some(got)));
         }
     }
     bar.inc(case.probes.len() as u64);

@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::lab::live::CounterDelta;
 use crate::net::flow::Protocol;
 use crate::policy::explain::Explanation;
-use crate::policy::testcase::{Case, InvalidCase};
+use crate::policy::parse::Location;
+use crate::policy::testcase::{Case, InvalidCase, Probe};
 use crate::printable;
 use crate::tables::Verdict;
 
@@ -53,6 +54,9 @@ pub(super) struct CaseResult {
     pub(super) place: String,
     /// Number of its probes.
     pub(super) probes: usize,
+    /// Its probes: location, and connection as text.
+    #[serde(skip)]
+    pub(super) connections: Vec<(Location, String)>,
     /// Probes that are not sent, because no real host, or no single one, can have one of the addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) not_sent: usize,
@@ -74,6 +78,9 @@ pub(super) enum Outcome {
 /// Probe with another result than expected.
 #[derive(Debug, Serialize)]
 pub(super) struct Failed {
+    /// Number of the probe in its case.
+    #[serde(skip)]
+    pub(super) number: usize,
     /// Location of the probe, `file:line`.
     pub(super) place: String,
     /// Source, as in the probe's `from`.
@@ -121,6 +128,11 @@ impl CaseResult {
             name: case.name.clone(),
             place,
             probes: case.probes.len(),
+            connections: case
+                .probes
+                .iter()
+                .map(|probe| (probe.location.clone(), connection(probe)))
+                .collect(),
             not_sent: 0,
             failures: Vec::new(),
             errors: Vec::new(),
@@ -133,6 +145,7 @@ impl CaseResult {
             name: case.name.clone(),
             place: case.location.to_string(),
             probes: 0,
+            connections: Vec::new(),
             not_sent: 0,
             failures: Vec::new(),
             errors: case.errors.iter().map(ToString::to_string).collect(),
@@ -184,7 +197,7 @@ impl fmt::Display for Report {
                 writeln!(f, "  {NO_PROBES}")?;
             }
             for failed in &result.failures {
-                writeln!(f, "  {failed}")?;
+                writeln!(f, "  {}", result.heading(failed))?;
                 failed.text.lines().try_for_each(|line| writeln!(f, "    {line}"))?;
             }
             writeln!(f)?;
@@ -204,14 +217,25 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} from {} to {}", self.place, self.protocol, self.from, self.to)?;
-        if self.protocol.has_ports() {
-            write!(f, " port {}", self.port)?;
-        }
+/// Connection of a probe: `TCP from shop/web to shop/db port 5432`.
+fn connection(probe: &Probe) -> String {
+    let Probe { from, to, protocol, port, .. } = probe;
+    let port = if protocol.has_ports() { format!(" port {port}") } else { String::new() };
+    format!("{protocol} from {from} to {to}{port}")
+}
+
+impl Failed {
+    /// Expected and actual verdict: `expected allow, got deny`.
+    pub(super) fn verdicts(&self) -> String {
         let word = |verdict| format!("{verdict:?}").to_lowercase();
         let got = self.got.map_or("an error".to_owned(), word);
-        write!(f, ": expected {}, got {got}", word(self.expected))
+        format!("expected {}, got {got}", word(self.expected))
+    }
+}
+
+impl CaseResult {
+    /// Heading of a failure: location, connection and verdicts.
+    pub(super) fn heading(&self, failed: &Failed) -> String {
+        format!("{}: {}: {}", failed.place, self.connections[failed.number].1, failed.verdicts())
     }
 }

@@ -1,5 +1,7 @@
 //! Documents, lists and kinds: selects the parser of each object.
 
+mod unrendered;
+
 use std::collections::{HashMap, HashSet};
 
 use super::cursor::{Cursor, Diagnostics, Fields};
@@ -61,6 +63,20 @@ impl ManifestParser {
             self.object(node, source, "");
         }
         self.absorb(syntax_diagnostics(source, syntax_errors));
+        if self.errors.len() > before
+            && let Some(action) = unrendered::first_action(source.text())
+        {
+            self.errors.truncate(before);
+            let ((message, help), diagnostics) = (unrendered::TEMPLATE, Diagnostics::new(source, ""));
+            diagnostics.add(
+                Severity::Error,
+                action,
+                String::new(),
+                message.to_owned(),
+                Some(help.to_owned()),
+            );
+            self.absorb(diagnostics);
+        }
         self.errors[before..].sort_by_key(|error| error.location.offset());
     }
 
@@ -137,7 +153,10 @@ impl ManifestParser {
                     self.pass_over(&at, (kind, version), &name, source);
                 }
             }
-            _ => missing_header(&at),
+            _ => match unrendered::part_of(node, source.name()) {
+                Some((message, help)) => at.warn(message, help),
+                None => missing_header(&at),
+            },
         }
         self.absorb(diagnostics);
     }
@@ -151,6 +170,13 @@ impl ManifestParser {
             kind_at.warn(
                 format!("a {kind} of {version} is another system's: nothing here enforces it"),
                 "say the same with a NetworkPolicy or a ClusterNetworkPolicy",
+            );
+        } else if kind == "Kustomization" {
+            kind_at.warn(unrendered::KUSTOMIZATION.0, unrendered::KUSTOMIZATION.1);
+        } else if (kind, version) == ("Endpoints", "v1") {
+            kind_at.warn(
+                "Endpoints are passed over: the backends of a Service are its EndpointSlices",
+                "give the EndpointSlices, which a cluster makes of Endpoints too",
             );
         } else if is_known {
             kind_at.warn(

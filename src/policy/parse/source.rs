@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::tree::Span;
 use crate::printable;
 
+/// Byte order mark.
+const MARK: char = '\u{feff}';
+
 /// Name of the source that is standard input.
 pub const STDIN: &str = "<stdin>";
 
@@ -21,12 +24,10 @@ struct Inner {
 }
 
 impl Source {
-    /// Creates a source with the name that errors show: a path, or [`STDIN`]. Removes a byte order mark.
+    /// Creates a source with the name that errors show: a path, or [`STDIN`]. Removes the byte order marks before documents
+    /// (YAML 1.2.2 section 5.2): files that are joined keep theirs.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
-        let mut text = text.into();
-        if text.starts_with('\u{feff}') {
-            text.drain(..'\u{feff}'.len_utf8());
-        }
+        let text = without_marks(text.into());
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(breaks).collect();
         Source(Arc::new(Inner { name: name.into(), text, line_starts }))
@@ -66,6 +67,21 @@ impl Source {
     pub(crate) fn line_count(&self) -> usize {
         self.0.line_starts.len()
     }
+}
+
+/// Removes byte order marks at the beginning of the text and of the lines behind `---` and `...`.
+fn without_marks(text: String) -> String {
+    if !text.contains(MARK) {
+        return text;
+    }
+    let mut is_first = true;
+    let lines = text.split_inclusive('\n').map(|line| {
+        let line = if is_first { line.trim_start_matches(MARK) } else { line };
+        let is_marker = ["---", "..."].into_iter().any(|marker| line.trim_end() == marker);
+        is_first = is_marker || is_first && line.trim().is_empty();
+        line
+    });
+    lines.collect()
 }
 
 impl fmt::Debug for Source {

@@ -29,7 +29,7 @@ enum Publication {
 
 impl DirectoryServices {
     pub(super) fn new(node: Option<String>) -> DirectoryServices {
-        let services = Services::new(services_options(&LoadOptions { node }));
+        let services = Services::new(services_options(&LoadOptions { node, ..LoadOptions::default() }));
         DirectoryServices { services, publication: Publication::Untouched }
     }
 

@@ -99,7 +99,15 @@ fn test_counts_what_passed_and_explains_what_failed() {
     assert_eq!(json["probes"], serde_json::json!({"passed": 3, "failed": 1}));
     assert_eq!(json["results"][1]["failures"][0]["got"], "deny");
     let (_, junit, _) = scratch.palisade("test bad.yaml --output junit");
-    assert!(junit.contains("<testsuites tests=\"1\" failures=\"1\" errors=\"0\">"), "{junit}");
+    assert!(
+        junit.contains("tests=\"2\" failures=\"1\" errors=\"0\">"),
+        "a test case for each probe: {junit}"
+    );
+    let passed = "<testcase name=\"TCP from shop/api to shop/db port 5432\" classname=\"the database\" file=\"bad.yaml\" line=\"13\"/>";
+    assert!(junit.contains(passed), "{junit}");
+    let (code, annotations, _) = scratch.palisade("test bad.yaml --output github");
+    let says = "::error file=bad.yaml,line=14,col=5,title=the database::TCP from shop/web to shop/db port 5432: expected allow, got deny%0A";
+    assert!(code == 1 && annotations.starts_with(says) && annotations.lines().count() == 1, "{annotations}");
 }
 
 #[test]
@@ -245,6 +253,39 @@ fn a_pod_without_an_address_is_in_no_block_but_a_whole_one() {
 }
 
 #[test]
+fn excluded_files_of_a_directory_are_not_read() {
+    let scratch = Scratch::new("excluded");
+    fs::create_dir_all(scratch.0.join("chart/templates")).unwrap();
+    scratch.write("policy.yaml", &policy("api", 1, 1));
+    scratch.write("chart/values.yaml", "replicas: 1\n");
+    scratch.write("chart/templates/db.yaml", &policy("{{ .Values.app }}", 1, 1));
+    for command in
+        ["lint", "compile", "matrix", "explain --from shop/api --to shop/db --port 1", "render --to nftables"]
+    {
+        let (code, _, errors) = scratch.palisade(&format!("{command} ."));
+        assert!(code == 2 && errors.contains("template of a Helm chart"), "{command}: {errors}");
+        let (code, _, errors) = scratch.palisade(&format!("{command} --exclude chart ."));
+        assert!(code == 0 && !errors.contains("Helm"), "{command}: {errors}");
+    }
+    let (code, _, errors) = scratch.palisade("diff --exclude chart . .");
+    assert_eq!(code, 0, "{errors}");
+    scratch.write("tests.yaml", &cases("deny"));
+    assert_eq!(scratch.palisade("test --exclude p*.yaml --exclude chart .").0, 0);
+}
+
+#[test]
+fn render_says_which_pods_have_no_rules_for_want_of_an_address() {
+    let scratch = Scratch::new("render-addresses");
+    scratch.write("policy.yaml", &policy("api", 1, 1));
+    let (code, _, errors) = scratch.palisade("render --to nftables pods.yaml policy.yaml");
+    assert_eq!(code, 0);
+    assert!(
+        errors.contains("3 pods or workloads have no address") && errors.contains("shop/api"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn a_file_that_is_not_there_exits_with_two() {
     let scratch = Scratch::new("missing");
     for command in
@@ -288,7 +329,10 @@ fn a_refused_case_does_not_stop_the_others_and_one_without_probes_fails() {
     let json = scratch.json("test cases.yaml --output json");
     assert_eq!(json["cases"], serde_json::json!({"passed": 1, "failed": 1, "refused": 2}));
     let (_, junit, _) = scratch.palisade("test cases.yaml --output junit");
-    assert!(junit.contains("<testsuites tests=\"4\" failures=\"1\" errors=\"2\">"), "{junit}");
+    assert!(
+        junit.contains("<testsuites name=\"palisade test\" tests=\"5\" failures=\"1\" errors=\"2\">"),
+        "{junit}"
+    );
     assert_eq!(junit.matches("<error message=").count(), 2, "{junit}");
 
     scratch.write("broken.yaml", "name: [");
