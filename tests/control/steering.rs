@@ -188,10 +188,8 @@ fn a_drain_is_told_in_every_list_and_ends_with_its_pod() {
     assert_eq!(served.dataplane.desired().draining, [id].into());
     let published = served.dataplane.publications();
     let (code, out, _) = run(&served, "port drain db --wait 0");
-    assert_eq!(
-        (code, out.as_str()),
-        (1, "port db is draining: 2 flows of pod default/db are left after 0 s\n")
-    );
+    let says = "port db is draining: 2 flows of pod default/db are left after ";
+    assert!(code == 1 && out.starts_with(says), "{out}");
     assert_eq!(served.dataplane.publications(), published, "a drained port is not drained again");
     let (code, out, _) = run(&served, "port drain web --wait 1 --output json");
     assert_eq!((code, read(&out)["flows"].as_u64()), (1, Some(1)), "{out}");
@@ -213,7 +211,7 @@ fn a_drain_is_told_in_every_list_and_ends_with_its_pod() {
         .flush_flows(&palisade::control::protocol::FlowQuery { all: true, ..Default::default() })
         .unwrap();
     let out = done(&served, "port drain db --wait 60");
-    assert_eq!(out, "port db is draining: no flow of pod default/db is left after 0 s\n");
+    assert!(out.starts_with("port db is draining: no flow of pod default/db is left after "), "{out}");
     assert_eq!(done(&served, "port drain web --undo"), "port web takes new flows again\n");
     assert_eq!(served.dataplane.desired().draining, [id].into());
     served.client.delete_pod(&pod("db")).unwrap();
