@@ -114,7 +114,6 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
     let compile = |paths: &[PathBuf]| -> Result<(RuleTables, Vec<Object>), CliError> {
         let (compiled, mut objects) =
             manifests::compile_with_objects(paths, &arguments.exclude.options(arguments.node.as_ref()))?;
-        manifests::note_pods_without_address(&objects);
         objects.retain(|object| !object.is_audited());
         Ok((compiled.tables, objects))
     };
@@ -122,6 +121,7 @@ pub(super) fn render(arguments: &RenderArguments) -> Result<ExitCode, CliError> 
         return Err(CliError::Message("--reconcile needs --to security-groups".to_owned()));
     }
     let new = compile(&arguments.manifests)?;
+    manifests::note_pods_without_address(&new.1);
     if let Some(path) = &arguments.reconcile {
         let failed = |problem: String| CliError::Message(format!("{}: {problem}", path.display()));
         let recorded = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
