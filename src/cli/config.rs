@@ -1,4 +1,4 @@
-//! Command `palisade config`: prints the documented default configuration, and ports and routes of the running switch.
+//! Command `palisade config`: prints the documented default configuration, its schema, and ports and routes of the running switch.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{CliError, SocketArguments, output};
 use crate::cni::is_container_port;
-use crate::config::PortConfig;
+use crate::config::{Config, PortConfig};
 use crate::control::protocol::{PodInfo, PortInfo, RouteInfo};
 use crate::control::{Client, PortRoute};
 use crate::dataplane::RouteOrigin;
@@ -37,11 +37,14 @@ enum ConfigCommand {
         #[command(flatten)]
         socket: SocketArguments,
     },
+    /// Print the JSON Schema of the configuration, for editors and checks
+    Schema,
 }
 
 pub(super) fn config(arguments: &ConfigArguments) -> Result<ExitCode, CliError> {
     match &arguments.command {
         None => output::document(DOCUMENTED)?,
+        Some(ConfigCommand::Schema) => output::json(&Config::schema(DOCUMENTED))?,
         Some(ConfigCommand::Export { socket }) => output::document(&export(&socket.client())?)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -7,10 +7,10 @@ use crate::nearest::{hint, nearest};
 const NO_KEY: &str = "no-such-key";
 
 /// A table of the configuration, and its keys.
-struct Table {
+pub(super) struct Table {
     /// Header, such as `[offload]` or `[[ports]]`; `None` for the top of the file.
-    header: Option<String>,
-    keys: Vec<String>,
+    pub(super) header: Option<String>,
+    pub(super) keys: Vec<String>,
 }
 
 /// Formats the message for a key. The message for an unknown key suggests the nearest known one.
@@ -43,6 +43,11 @@ pub(super) fn explain(key: Option<String>, message: &str) -> String {
 }
 
 impl Table {
+    /// Whether it is one of a list of tables.
+    pub(super) fn is_list(&self) -> bool {
+        self.header.as_ref().is_some_and(|header| header.starts_with("[["))
+    }
+
     fn has(&self, key: &str) -> bool {
         self.keys.iter().any(|known| known == key)
     }
@@ -61,9 +66,14 @@ pub(super) fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((quoted.next()?, quoted.collect()))
 }
 
+/// The table at the top of the file.
+pub(super) fn root() -> Option<Table> {
+    table(None)
+}
+
 /// All tables of the configuration.
 fn tables() -> Vec<Table> {
-    let mut tables: Vec<Table> = table(None).into_iter().collect();
+    let mut tables: Vec<Table> = root().into_iter().collect();
     let mut next = 0;
     while let Some(Table { header, keys }) = tables.get(next) {
         let of = header.as_ref().map(|header| format!("{}.", header.trim_matches(['[', ']'])));
@@ -76,7 +86,7 @@ fn tables() -> Vec<Table> {
 }
 
 /// The table, or list of tables, of this name.
-fn table_named(name: &str) -> Option<Table> {
+pub(super) fn table_named(name: &str) -> Option<Table> {
     [format!("[{name}]"), format!("[[{name}]]")].into_iter().find_map(|header| table(Some(header)))
 }
 

@@ -13,6 +13,7 @@ mod log;
 mod masquerade;
 mod offload;
 mod read;
+mod schema;
 mod services;
 mod settings;
 mod tunnel;

@@ -13,6 +13,7 @@ mod kubernetes_files;
 #[allow(dead_code)] // Other tests use the rest.
 mod random;
 mod render;
+mod schemas;
 mod service_validation;
 #[path = "../common/tools.rs"]
 mod tools;

@@ -99,3 +99,32 @@ fn errors_and_warnings_of_manifests_are_findings_too() {
     let place = (&one["source"], &one["line"], &one["column"], &one["help"]);
     assert_eq!(place, (&json!("pod.yaml"), &json!(4), &json!(31), &json!("did you mean \"ports\"?")));
 }
+
+/// Commands of a file of `config/ci`.
+fn commands_of(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("{}/config/ci/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let command = |line: &str| {
+        let line = line.trim();
+        let line = line.strip_prefix("run: ").or_else(|| line.strip_prefix("entry: "))?;
+        Some(line.split(" > ").next()?.strip_prefix("palisade ")?.to_owned())
+    };
+    text.lines().filter_map(command).collect()
+}
+
+#[test]
+fn the_commands_of_the_files_for_pipelines_run() {
+    let scratch = Scratch::new("pipelines");
+    for directory in ["policies", "tests"] {
+        std::fs::create_dir_all(scratch.0.join(directory)).unwrap();
+    }
+    scratch.write("policies/db.yaml", &(super::PODS.to_owned() + "---\n" + &policy("api", 1, 1)));
+    scratch.write("tests/db.yaml", &super::cases("deny"));
+    for (file, count) in [("pre-commit.yaml", 2), ("github-actions.yaml", 3)] {
+        let commands = commands_of(file);
+        assert_eq!(commands.len(), count, "{commands:?}");
+        for command in commands {
+            let (code, printed, errors) = scratch.palisade(&command);
+            assert_eq!((code, errors.as_str()), (0, ""), "{command}: {printed}");
+        }
+    }
+}
