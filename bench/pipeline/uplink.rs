@@ -97,7 +97,8 @@ impl Measured {
         let tunnel =
             TunnelSettings { mode: TunnelMode::Auto, port: vxlan::PORT, vni: 1, addresses: vec![node] };
         let conntrack = ConntrackSettings {
-            flows_max: flows * 3 / 2,
+            // With two thirds of the slots taken, two full buckets of a flow are met now and then.
+            flows_max: flows * 2,
             pod_quota_percent: 100,
             ..ConntrackSettings::default()
         };
