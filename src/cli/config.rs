@@ -6,10 +6,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{CliError, SocketArguments, output};
-use crate::cni::is_container_port;
 use crate::config::{Config, PortConfig};
 use crate::control::protocol::{PodInfo, PortInfo, RouteInfo};
-use crate::control::{Client, PortRoute};
+use crate::control::{Client, PortRoute, is_container_port};
 use crate::dataplane::RouteOrigin;
 
 /// The file that documents every key with its default.

@@ -45,7 +45,6 @@ use crate::control::Client;
 pub use config::{InterfaceKind, NetworkConfig, directory_beside};
 pub use environment::{Attachment, Environment, Verb};
 pub use error::{CniError, Code};
-pub(crate) use record::is_container_port;
 pub use restore::restore;
 pub use result::CniResult;
 pub use version::Version;

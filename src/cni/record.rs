@@ -193,12 +193,6 @@ pub(super) fn port_name(attachment: &Attachment) -> String {
     format!("cni{:012x}", hash(attachment) >> 16)
 }
 
-/// Tests whether a port has the name of one that the plugin has added.
-pub(crate) fn is_container_port(name: &str) -> bool {
-    name.strip_prefix("cni")
-        .is_some_and(|digits| digits.len() == 12 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-}
-
 /// Ethernet address of an attachment: locally administered, unicast (IEEE 802c).
 pub(super) fn mac_of(attachment: &Attachment) -> Mac {
     let [a, b, c, d, e, ..] = hash(attachment).to_be_bytes();

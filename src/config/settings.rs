@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{Config, Cores, Denied, Fail, OnStop, PollingMode, PortConfig, SchedulingPolicy, SourceKind};
 use crate::cni::directory_beside;
 use crate::control::protocol::{PodRequest, PortRequest};
-use crate::control::{PortRoute, SwitchSettings};
+use crate::control::{Configured, PortRoute, SwitchSettings};
 use crate::dataplane::{
     Backend, ConntrackSettings, FlowMemory, Masquerade, Polling, PortKind, Scheduling, Settings,
     TunnelSettings,
@@ -143,6 +143,14 @@ impl Config {
             pin_directory: self.xdp.pin_directory.clone(),
             replaces_kube_proxy: self.services.replace_kube_proxy,
             socket_cgroup: self.services.cgroup.clone(),
+        }
+    }
+
+    /// Ports, pods and routes, for the report on what a restart forgets.
+    pub fn configured(&self) -> Configured {
+        Configured {
+            ports: self.ports.iter().map(|port| (port.name.clone(), port.pod.clone())).collect(),
+            routes: self.port_routes().into_iter().map(|route| route.prefix).collect(),
         }
     }
 

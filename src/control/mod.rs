@@ -45,9 +45,9 @@ pub(crate) use interface_monitor::InterfaceMonitor;
 pub use metrics::Format as MetricsFormat;
 pub use server::{BoundSocket, HttpListener, Server, ServerError, SocketPlace};
 pub(crate) use server::{avoid_worker_cores, http_needs_token, needs_token, raise_descriptor_limit};
-pub use settings::{CoverageCheck, IpfixSettings, PortRoute, SwitchSettings};
+pub use settings::{Configured, CoverageCheck, IpfixSettings, PortRoute, SwitchSettings};
 pub use switch::Switch;
-pub(crate) use validation::{validate_pod, validate_port, validate_route};
+pub(crate) use validation::{is_container_port, validate_pod, validate_port, validate_route};
 
 /// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

@@ -127,6 +127,9 @@ pub struct Status {
     /// others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Ports, pods and routes that a restart forgets, because the configuration file lacks them: `port web`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forgotten: Vec<String>,
     /// Location of the flow table, and the number of flows restored from the process before.
     #[serde(default)]
     pub flow_table: FlowTableReport,

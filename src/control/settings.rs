@@ -1,5 +1,6 @@
 //! Settings of a switch that hold from its start to its end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{Gateway, Masquerade, TunnelSettings};
+use crate::tables::PodName;
 
 /// Settings of the control side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,4 +83,13 @@ pub enum CoverageCheck {
     /// Rejects such tables only where the loaded ones know an attached pod. A pod that is attached before its objects are loaded
     /// does not block the load.
     RequireIfCovered,
+}
+
+/// Ports, pods and routes of a configuration file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// Ports by name, with the pods behind them.
+    pub ports: BTreeMap<String, Option<PodName>>,
+    /// Prefixes of the routes.
+    pub routes: BTreeSet<IpNet>,
 }

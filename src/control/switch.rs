@@ -1,5 +1,6 @@
 //! Control side of the switch. It validates each change, builds a desired state and publishes it.
 
+mod forgotten;
 mod problems;
 mod reports;
 mod status;
@@ -20,7 +21,7 @@ use super::protocol::{
 };
 use super::rehearsal::{Audit, Rehearsal};
 use super::state::{PodRecord, PortRecord, State};
-use super::{ApiError, CoverageCheck, SwitchSettings, validation};
+use super::{ApiError, Configured, CoverageCheck, SwitchSettings, validation};
 use crate::dataplane::{DataplaneApi, PortKind, PublishError};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::REJECTED_ERROR_BYTES_MAX;
@@ -34,6 +35,8 @@ pub struct Switch {
     pub(super) state: ArcSwap<State>,
     rejected_reload: ArcSwapOption<RejectedReload>,
     configuration: ArcSwapOption<ConfigurationReport>,
+    /// Parts of the configuration file that is in force.
+    configured: ArcSwapOption<Configured>,
     /// Asks the process to reload its configuration.
     reload: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(super) source: ArcSwapOption<(SourceReport, Instant)>,
@@ -79,6 +82,7 @@ impl Switch {
             state: ArcSwap::default(),
             rejected_reload: ArcSwapOption::default(),
             configuration: ArcSwapOption::default(),
+            configured: ArcSwapOption::default(),
             reload: OnceLock::new(),
             source: ArcSwapOption::default(),
             drop_log: Mutex::default(),

@@ -209,3 +209,9 @@ fn unusable(address: IpAddr) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Tests for the name of a container's port, which the CNI plugin makes.
+pub(crate) fn is_container_port(name: &str) -> bool {
+    name.strip_prefix("cni")
+        .is_some_and(|digits| digits.len() == 12 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+}

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use palisade::control::Client;
 use palisade::control::protocol::ConfigurationReport;
+use palisade::control::{Client, Configured, PortRoute};
 use palisade::tables::PodPolicy;
 
 use crate::commands::palisade;
@@ -98,4 +98,43 @@ fn a_rejected_reload_and_keys_that_wait_for_a_restart_stay_in_the_status() {
     ];
     assert_eq!((reloads, problems), (2, expected.map(str::to_owned).to_vec()));
     assert_eq!(report(&[], &[], &[]), (3, Vec::new()));
+}
+
+#[test]
+fn the_status_names_what_a_restart_forgets() {
+    let served = WithHttp::start(None);
+    attach(&served, &[("db", "10.1.0.2"), ("web", "10.1.0.3"), ("cni0123456789ab", "10.1.0.4")]);
+    served.client.put_tables_allow_empty(&small_tables("10.1.0.2")).unwrap();
+    let route = |prefix: &str| PortRoute {
+        prefix: prefix.parse().unwrap(),
+        port: "db".to_owned(),
+        next_hop: None,
+        node: false,
+    };
+    served.switch.replace_routes(vec![route("192.0.2.0/24"), route("198.51.100.0/24")]).unwrap();
+    let forgotten = || served.client.status().unwrap().forgotten;
+    assert_eq!(forgotten(), [""; 0], "the configuration is not known");
+    let configured = |pod: Option<&str>| Configured {
+        ports: [("db".to_owned(), pod.map(crate::fixture::pod))].into(),
+        routes: ["192.0.2.0/24".parse().unwrap()].into(),
+    };
+    served.switch.set_configured(configured(Some("db")));
+    assert_eq!(
+        forgotten(),
+        ["port web", "route 198.51.100.0/24"],
+        "the plugin attaches its containers again"
+    );
+    for command in ["status", "show status"] {
+        let arguments: Vec<&str> =
+            command.split(' ').chain(["--socket", served.client.socket().to_str().unwrap()]).collect();
+        let (_, out, _) = palisade(&arguments);
+        let says = "restart: forgets port web, route 198.51.100.0/24; `palisade config export` prints them for the file\n";
+        assert!(out.contains(says), "{out}");
+    }
+    served.switch.set_configured(configured(None));
+    assert_eq!(forgotten(), ["port web", "pod default/db on port db", "route 198.51.100.0/24"]);
+    served.switch.set_configured(Configured::default());
+    attach(&served, &[("a", "10.1.0.5"), ("b", "10.1.0.6"), ("c", "10.1.0.7")]);
+    let (_, out) = page(&served.client);
+    assert!(out.contains("restart: forgets port a, port b, port c, port db, port web and 2 more; "), "{out}");
 }

@@ -87,6 +87,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     let requests = Requests::new()
         .map_err(|error| CliError::Message(format!("the kernel gives no eventfd: {error}")))?;
     let daemon = Daemon::start(&config, socket, tables)?;
+    daemon.switch().set_configured(config.configured());
     if let Some(policies) = &mut policies {
         policies.started(daemon.switch());
     }

@@ -31,6 +31,7 @@ pub(super) fn reload(path: &Path, backend: Option<Backend>, switch: &Switch, con
             ConfigurationReport { rejected, ..ConfigurationReport::default() }
         }
     };
+    switch.set_configured(config.configured());
     switch.set_configuration(ConfigurationReport { file: path.to_owned(), ..report });
 }
 

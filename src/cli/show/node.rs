@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::status::{policy_line, source_lines};
+use super::status::{forgotten_line, policy_line, source_lines};
 use crate::cli::output::{Output, grouped, json, text};
 use crate::cli::{CliError, SocketArguments};
 use crate::control::protocol::{CountersReport, PodInfo, PortInfo, PortState, Status};
@@ -60,6 +60,7 @@ fn page(status: &Status, ports: &[PortInfo], pods: &[PodInfo], counters: &Counte
     let _ = writeln!(out, "ports:   {}", ports_line(ports));
     let known = pods.iter().filter(|pod| pod.known).count();
     let _ = writeln!(out, "pods:    {} attached, {known} of them in the tables", pods.len());
+    out += &forgotten_line(&status.forgotten);
     let _ = writeln!(out, "flows:   {}", flows_line(status, counters));
     let _ = writeln!(out, "dropped: {}", drops_line(counters));
     out += "\n`palisade show ports|pods|policies|drops|flows` has each in full; `palisade doctor` looks at the node.\n";

@@ -10,6 +10,9 @@ use crate::control::protocol::{PolicySource, PolicyStatus, RejectedReload, Sourc
 use crate::dataplane::Backend;
 use crate::printable;
 
+/// Most ports, pods and routes to name of those that a restart forgets.
+const FORGOTTEN_SHOWN: usize = 5;
+
 pub(super) fn status(client: &Client, output: Output) -> Result<(), CliError> {
     let status = client.status()?;
     if output == Output::Json {
@@ -38,6 +41,7 @@ pub(super) fn status(client: &Client, output: Output) -> Result<(), CliError> {
     status.ipfix.iter().for_each(|report| _ = writeln!(out, "ipfix: {report}"));
     out += &source_lines(status.source.as_ref());
     out += &rejected_lines(status.rejected_reload.as_ref());
+    out += &forgotten_line(&status.forgotten);
     status.problems.iter().for_each(|problem| _ = writeln!(out, "problem: {problem}"));
     Ok(text(&out)?)
 }
@@ -53,6 +57,20 @@ pub(super) fn rejected_lines(rejected: Option<&RejectedReload>) -> String {
         let _ = writeln!(out, "  {} more errors are not shown", rejected.left_out);
     }
     out
+}
+
+/// Names what a restart forgets; empty for nothing.
+pub(super) fn forgotten_line(forgotten: &[String]) -> String {
+    if forgotten.is_empty() {
+        return String::new();
+    }
+    let shown = &forgotten[..forgotten.len().min(FORGOTTEN_SHOWN)];
+    let more = match forgotten.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let names = printable::line(&shown.join(", ")).into_owned();
+    format!("restart: forgets {names}{more}; `palisade config export` prints them for the file\n")
 }
 
 /// Describes the state of an agent; empty for none.

@@ -23,6 +23,7 @@ impl Switch {
             generation: state.generation,
             tables_loaded: state.tables.is_some(),
             problems: self.problems(&state),
+            forgotten: self.forgotten(&state),
             flow_table: workers.map(|workers| workers.flows().report()).unwrap_or_default(),
             policy: state.policy_status(),
             rejected_reload: self.rejected_reload.load().as_deref().cloned(),
