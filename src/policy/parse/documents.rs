@@ -1,8 +1,9 @@
 //! Documents, lists and kinds: selects the parser of each object.
 
+mod deduplicate;
 mod unrendered;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::cursor::{Cursor, Diagnostics, Fields};
 use super::diagnostic::{Diagnostic, Severity};
@@ -13,7 +14,6 @@ use super::tree::{self, Key, Node, Span, Value};
 use super::{admin_network_policy, cluster_network_policy, cluster_objects, network_policy, service};
 use crate::limits::{DIAGNOSTICS_MAX, OBJECT_BYTES_MAX};
 use crate::policy::objects::Object;
-use crate::policy::objects::replicas;
 use crate::tables::PolicyKind;
 
 /// Kinds whose objects are read alike in another version.
@@ -85,10 +85,20 @@ impl ManifestParser {
         self.object_or_item(node, source, context, None);
     }
 
+    /// Adds what another parser has found.
+    pub(crate) fn extend(&mut self, other: &ManifestParser) {
+        let Parsed { objects, warnings, skipped, ignored_checks } = &other.parsed;
+        self.parsed.objects.extend_from_slice(objects);
+        self.parsed.skipped.extend_from_slice(skipped);
+        self.parsed.ignored_checks.extend_from_slice(ignored_checks);
+        self.omitted += other.omitted;
+        warnings.iter().chain(&other.errors).for_each(|diagnostic| self.keep(diagnostic.clone()));
+    }
+
     /// Result: all objects, or every error.
     pub(crate) fn finish(mut self) -> Result<Parsed, Vec<Diagnostic>> {
         if self.errors.is_empty() {
-            deduplicate(&mut self.parsed);
+            deduplicate::keep_last(&mut self.parsed);
             return Ok(self.parsed);
         }
         note_omitted(&mut self.errors, self.omitted);
@@ -208,16 +218,18 @@ impl ManifestParser {
     pub(crate) fn absorb(&mut self, diagnostics: Diagnostics) {
         let (list, omitted) = diagnostics.into_list();
         self.omitted += omitted;
-        for diagnostic in list {
-            let list = match diagnostic.severity {
-                Severity::Error => &mut self.errors,
-                Severity::Unenforced | Severity::Warning => &mut self.parsed.warnings,
-            };
-            if list.len() < DIAGNOSTICS_MAX {
-                list.push(diagnostic);
-            } else {
-                self.omitted += 1;
-            }
+        list.into_iter().for_each(|diagnostic| self.keep(diagnostic));
+    }
+
+    fn keep(&mut self, diagnostic: Diagnostic) {
+        let list = match diagnostic.severity {
+            Severity::Error => &mut self.errors,
+            Severity::Unenforced | Severity::Warning => &mut self.parsed.warnings,
+        };
+        if list.len() < DIAGNOSTICS_MAX {
+            list.push(diagnostic);
+        } else {
+            self.omitted += 1;
         }
     }
 }
@@ -227,53 +239,6 @@ pub(crate) fn note_omitted(errors: &mut [Diagnostic], omitted: usize) {
     if let Some(last) = errors.last_mut().filter(|_| omitted > 0) {
         let more = format!("{omitted} more findings are not shown");
         last.help = Some(last.help.take().map_or_else(|| more.clone(), |help| format!("{help}; {more}")));
-    }
-}
-
-/// Keeps the last of several objects with the same kind and name, as `kubectl apply` does, with a warning.
-fn deduplicate(parsed: &mut Parsed) {
-    let mut last = HashMap::new();
-    let mut is_replaced = vec![false; parsed.objects.len()];
-    for (index, (object, location)) in parsed.objects.iter().enumerate() {
-        if is_second_replica(object) {
-            continue;
-        }
-        let Some(earlier) = last.insert(identity_of(object), index) else { continue };
-        is_replaced[earlier] = true;
-        let (_, namespace, name) = identity_of(object);
-        parsed.warnings.push(Diagnostic {
-            severity: Severity::Warning,
-            location: location.clone(),
-            object: if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") },
-            path: "metadata.name".to_owned(),
-            message: format!("replaces the object with the same name at {}", parsed.objects[earlier].1),
-            help: Some("rename one of them if both are meant".to_owned()),
-        });
-    }
-    // The second pod of a workload follows the first, and is removed with it.
-    for index in 1..is_replaced.len() {
-        is_replaced[index] |= is_second_replica(&parsed.objects[index].0) && is_replaced[index - 1];
-    }
-    let mut is_replaced = is_replaced.into_iter();
-    parsed.objects.retain(|_| !is_replaced.next().unwrap_or(false));
-}
-
-fn is_second_replica(object: &Object) -> bool {
-    matches!(object, Object::Pod(pod) if replicas::workload_of_second_replica(&pod.name).is_some())
-}
-
-/// Kind, namespace and name.
-fn identity_of(object: &Object) -> (String, &str, &str) {
-    match object {
-        Object::Pod(pod) => ("Pod".to_owned(), &pod.name.namespace, &pod.name.name),
-        Object::Namespace(namespace) => ("Namespace".to_owned(), "", &namespace.name),
-        Object::Node(node) => ("Node".to_owned(), "", &node.name),
-        Object::NetworkPolicy(policy) => {
-            (PolicyKind::NetworkPolicy.to_string(), &policy.namespace, &policy.name)
-        }
-        Object::ClusterNetworkPolicy(policy) => (policy.kind.to_string(), "", &policy.name),
-        Object::Service(service) => ("Service".to_owned(), &service.namespace, &service.name),
-        Object::EndpointSlice(slice) => ("EndpointSlice".to_owned(), &slice.namespace, &slice.name),
     }
 }
 

@@ -17,8 +17,9 @@ impl FieldPlaces {
     pub fn of(object: &Location) -> FieldPlaces {
         let (source, span) = (object.source(), object.span());
         let line = source.line_span(source.line_index(span.start));
-        // The first line gets the indentation of the others.
-        let indent = source.text()[line.start..span.start].chars().count();
+        // The first line of a block mapping gets the indentation of the others.
+        let before = &source.text()[line.start..span.start];
+        let indent = if source.text()[span.start..].starts_with('{') { 0 } else { before.chars().count() };
         let text = " ".repeat(indent) + &source.text()[span.start..span.end];
         let mut fields = HashMap::new();
         let (nodes, _) = tree::parse(&text, source.is_json());

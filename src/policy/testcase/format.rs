@@ -3,6 +3,7 @@
 //! A document is one case or a list of cases. A file may contain several documents.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::destination::Destination;
 use super::endpoint::Endpoint;
@@ -98,8 +99,23 @@ fn manifest_error(location: &Location) -> Diagnostic {
 const FILES_HELP: &str =
     "write the path of a file or a directory, from the directory of this file, with * and ** for names";
 
+/// File of manifests, parsed once for all cases that name it.
+pub struct CaseFile {
+    name: String,
+    parser: ManifestParser,
+}
+
+impl CaseFile {
+    /// Parses a file. Its errors are those of each case that names it.
+    pub fn of(source: &Source) -> CaseFile {
+        let mut parser = ManifestParser::new(Severity::Warning);
+        parser.source(source);
+        CaseFile { name: source.name().to_owned(), parser }
+    }
+}
+
 /// Reads the manifests that a case names: a path or a pattern. Returns the reason if there are none.
-pub type ReadFiles<'r> = dyn FnMut(&str) -> Result<Vec<Source>, String> + 'r;
+pub type ReadFiles<'r> = dyn FnMut(&str) -> Result<Vec<Rc<CaseFile>>, String> + 'r;
 
 /// Parses the cases of a text whose cases name no files.
 pub fn parse_cases(source: &Source) -> Cases {
@@ -167,10 +183,10 @@ impl CaseParser<'_, '_> {
                 continue;
             }
             match (self.read)(pattern) {
-                Ok(sources) => sources
+                Ok(files) => files
                     .iter()
-                    .filter(|source| seen.insert(source.name().to_owned()))
-                    .for_each(|source| resources.source(source)),
+                    .filter(|file| seen.insert(file.name.clone()))
+                    .for_each(|file| resources.extend(&file.parser)),
                 Err(reason) => at.invalid(&reason, FILES_HELP),
             }
         }

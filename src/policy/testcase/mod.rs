@@ -11,7 +11,7 @@ mod service_flows;
 pub use destination::Destination;
 pub use endpoint::Endpoint;
 pub use endpoint_flows::{ProbeError, expand_probe};
-pub use format::{Case, Cases, InvalidCase, Probe, ReadFiles, parse_cases, parse_cases_with};
+pub use format::{Case, CaseFile, Cases, InvalidCase, Probe, ReadFiles, parse_cases, parse_cases_with};
 pub use placeholder_addresses::{
     PlaceholderRange, assign_placeholders, assign_placeholders_from, without_address,
 };

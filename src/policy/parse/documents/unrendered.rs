@@ -19,14 +19,14 @@ pub(super) const TEMPLATE: (&str, &str) = (
 /// Place of the first action of a template: `{{ .Values.name }}`, `{{- if … }}`.
 pub(super) fn first_action(text: &str) -> Option<Span> {
     let mut braces = text.match_indices("{{");
-    braces.find_map(|(start, _)| {
+    let (start, inside) = braces.find_map(|(start, _)| {
         let inside = text[start + 2..].trim_start_matches('-').trim_start();
-        let length = inside.find("}}")?;
         let word: &str = inside.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
         let is_action = inside.starts_with(['.', '$']) || inside.starts_with("/*") || WORDS.contains(&word);
-        let end = text.len() - inside.len() + length + 2;
-        is_action.then(|| Span::new(start, end))
-    })
+        is_action.then_some((start, inside))
+    })?;
+    let end = text.len() - inside.len() + inside.find("}}")? + 2;
+    Some(Span::new(start, end))
 }
 
 /// Message about a document without `kind` that belongs to a chart or a kustomization, and help.
