@@ -5,8 +5,8 @@
 //! that finds a slot in use skips it. The cached hop of a slot is no part of that: it names the version that it belongs to.
 //!
 //! A key has two sets. Its binding lies in the first one, and in the second one where that is crowded. Two full sets evict a
-//! binding whose flow conntrack would evict too, or none. Conntrack assures three quarters of its flows, which take at most
-//! half of the slots here: two full sets of theirs are not met.
+//! binding whose flow conntrack would evict too, or none, in the set with fewer assured flows. Conntrack assures three quarters
+//! of its flows, which take at most half of the slots here: two full sets of theirs are not met.
 
 mod cached_hop;
 mod parts;
