@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use glob::Pattern;
+use glob::{Pattern, PatternError};
 
 use crate::cli::{CliError, terminal};
 use crate::control::Client;
@@ -28,8 +28,13 @@ const NAMES_MAX: usize = 5;
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ExcludeArguments {
     /// Leave out of directories what has this name, or this path from there if it has a slash: charts, '**/values*.yaml'
-    #[arg(long = "exclude", value_name = "PATTERN", value_parser = Pattern::new)]
+    #[arg(long = "exclude", value_name = "PATTERN", value_parser = pattern)]
     patterns: Vec<Pattern>,
+}
+
+/// Pattern of `--exclude`. A slash at the end says that it is a directory's, as the name does.
+fn pattern(text: &str) -> Result<Pattern, PatternError> {
+    Pattern::new(text.trim_end_matches('/'))
 }
 
 impl ExcludeArguments {

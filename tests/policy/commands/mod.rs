@@ -267,7 +267,7 @@ fn excluded_files_of_a_directory_are_not_read() {
         let (code, _, errors) = scratch.palisade(&format!("{command} --exclude chart ."));
         assert!(code == 0 && !errors.contains("Helm"), "{command}: {errors}");
     }
-    let (code, _, errors) = scratch.palisade("diff --exclude chart . .");
+    let (code, _, errors) = scratch.palisade("diff --exclude chart/ . .");
     assert_eq!(code, 0, "{errors}");
     scratch.write("tests.yaml", &cases("deny"));
     assert_eq!(scratch.palisade("test --exclude p*.yaml --exclude chart .").0, 0);
