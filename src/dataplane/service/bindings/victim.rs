@@ -45,10 +45,10 @@ impl Bindings {
         Some(slot)
     }
 
-    /// A slot of full sets: that of a flow that has ended, else the oldest one among the flows that are not assured of the port
-    /// that has most of these. As in conntrack, whose quotas limit the assured flows of a port, no port takes the slot of one with
-    /// fewer, and nobody that of an assured flow. Of two sets the one with fewer assured flows gives the slot, so that no key
-    /// meets two sets full of them.
+    /// A slot of full sets: that of a flow that has ended, else that of a flow that is not assured, of the port that has most of
+    /// these: in the set with fewer assured flows, so that no key meets two sets full of them, and there the oldest one. As in
+    /// conntrack, whose quotas limit the assured flows of a port, no port takes the slot of one with fewer, and nobody that of
+    /// an assured flow.
     fn victim(
         &self,
         sets: [usize; 2],
@@ -82,7 +82,7 @@ impl Bindings {
         }
         let unassured = |port: u64| left.iter().flatten().filter(|other| other.owner == port).count();
         let own = unassured(owner);
-        let of_emptier = |slot: usize| slot / WAYS == sets[emptier];
+        let of_emptier = |slot: usize| assured[0] != assured[1] && slot / WAYS == sets[emptier];
         left.iter()
             .flatten()
             .filter(|other| unassured(other.owner) >= own)
