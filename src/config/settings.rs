@@ -149,8 +149,12 @@ impl Config {
     /// Ports, pods and routes, for the report on what a restart forgets.
     pub fn configured(&self) -> Configured {
         Configured {
-            ports: self.ports.iter().map(|port| (port.name.clone(), port.pod.clone())).collect(),
-            routes: self.port_routes().into_iter().map(|route| route.prefix).collect(),
+            ports: self
+                .ports
+                .iter()
+                .map(|port| (port.name.clone(), (port.port_request(), port.pod_request())))
+                .collect(),
+            routes: self.port_routes(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Settings of a switch that hold from its start to its end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::protocol::{PodRequest, PortRequest};
 use crate::dataplane::{Gateway, Masquerade, TunnelSettings};
 use crate::tables::PodName;
 
@@ -89,7 +90,7 @@ pub enum CoverageCheck {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Configured {
     /// Ports by name, with the pods behind them.
-    pub ports: BTreeMap<String, Option<PodName>>,
-    /// Prefixes of the routes.
-    pub routes: BTreeSet<IpNet>,
+    pub ports: BTreeMap<String, (PortRequest, Option<(PodName, PodRequest)>)>,
+    /// Routes.
+    pub routes: Vec<PortRoute>,
 }

@@ -114,11 +114,14 @@ fn the_status_names_what_a_restart_forgets() {
     served.switch.replace_routes(vec![route("192.0.2.0/24"), route("198.51.100.0/24")]).unwrap();
     let forgotten = || served.client.status().unwrap().forgotten;
     assert_eq!(forgotten(), [""; 0], "the configuration is not known");
-    let configured = |pod: Option<&str>| Configured {
-        ports: [("db".to_owned(), pod.map(crate::fixture::pod))].into(),
-        routes: ["192.0.2.0/24".parse().unwrap()].into(),
+    let configured = |pod: Option<&str>, address: &str| {
+        let pod = pod.map(|name| (crate::fixture::pod(name), on_port("db", address)));
+        Configured {
+            ports: [("db".to_owned(), (pod_port(), pod))].into(),
+            routes: vec![route("192.0.2.0/24")],
+        }
     };
-    served.switch.set_configured(configured(Some("db")));
+    served.switch.set_configured(configured(Some("db"), "10.1.0.2"));
     assert_eq!(
         forgotten(),
         ["port web", "route 198.51.100.0/24"],
@@ -131,10 +134,23 @@ fn the_status_names_what_a_restart_forgets() {
         let says = "restart: forgets port web, route 198.51.100.0/24; `palisade config export` prints them for the file\n";
         assert!(out.contains(says), "{out}");
     }
-    served.switch.set_configured(configured(None));
-    assert_eq!(forgotten(), ["port web", "pod default/db on port db", "route 198.51.100.0/24"]);
+    for (pod, address) in [(None, ""), (Some("web"), "10.1.0.2"), (Some("db"), "10.1.0.9")] {
+        served.switch.set_configured(configured(pod, address));
+        assert_eq!(forgotten(), ["changes of port db", "port web", "route 198.51.100.0/24"]);
+    }
+    served.switch.set_configured(configured(Some("db"), "10.1.0.2"));
+    let limit = palisade::dataplane::Bandwidth {
+        ingress_rate: Some(palisade::dataplane::Bits(1_000_000)),
+        ..Default::default()
+    };
+    served.switch.limit_pod(&crate::fixture::pod("db"), limit).unwrap();
+    served
+        .switch
+        .replace_routes(vec![PortRoute { port: "web".to_owned(), ..route("192.0.2.0/24") }])
+        .unwrap();
+    assert_eq!(forgotten(), ["changes of port db", "port web", "route 192.0.2.0/24"]);
     served.switch.set_configured(Configured::default());
     attach(&served, &[("a", "10.1.0.5"), ("b", "10.1.0.6"), ("c", "10.1.0.7")]);
     let (_, out) = page(&served.client);
-    assert!(out.contains("restart: forgets port a, port b, port c, port db, port web and 2 more; "), "{out}");
+    assert!(out.contains("restart: forgets port a, port b, port c, port db, port web and 1 more; "), "{out}");
 }
