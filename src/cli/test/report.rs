@@ -1,8 +1,9 @@
 //! Results of a test run, as text and as JSON.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::lab::live::CounterDelta;
 use crate::net::flow::Protocol;
@@ -18,6 +19,9 @@ const NAME_CHARS_MAX: usize = 200;
 /// Error of a case without probes.
 pub(super) const NO_PROBES: &str =
     "the case has no probes, so it tests nothing: add a connection under probes";
+
+/// Reason for which a probe is not sent.
+pub(super) const NOT_SENT: &str = "no host, or no single one, can have one of the addresses";
 
 /// Numbers of passed, failed and other items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -57,10 +61,10 @@ pub(super) struct CaseResult {
     /// Its probes: location, and connection as text.
     #[serde(skip)]
     pub(super) connections: Vec<(Location, String)>,
-    /// Probes that are not sent, because no real host, or no single one, can have one of the addresses.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub(super) not_sent: usize,
-    /// Probes that failed.
+    /// Numbers of the probes that are not sent, because no real host, or no single one, can have one of the addresses.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty", serialize_with = "count")]
+    pub(super) not_sent: BTreeSet<usize>,
+    /// Probes that failed, in their order.
     pub(super) failures: Vec<Failed>,
     /// Errors of an invalid case, which is not tried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -120,6 +124,10 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
+fn count<S: Serializer>(numbers: &BTreeSet<usize>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(numbers.len() as u64)
+}
+
 impl CaseResult {
     /// Creates the result of a case without failures.
     pub(super) fn new(case: &Case) -> CaseResult {
@@ -133,7 +141,7 @@ impl CaseResult {
                 .iter()
                 .map(|probe| (probe.location.clone(), connection(probe)))
                 .collect(),
-            not_sent: 0,
+            not_sent: BTreeSet::new(),
             failures: Vec::new(),
             errors: Vec::new(),
         }
@@ -146,7 +154,7 @@ impl CaseResult {
             place: case.location.to_string(),
             probes: 0,
             connections: Vec::new(),
-            not_sent: 0,
+            not_sent: BTreeSet::new(),
             failures: Vec::new(),
             errors: case.errors.iter().map(ToString::to_string).collect(),
         }
@@ -179,8 +187,8 @@ impl Report {
             *count += 1;
             let failed = result.failures.len();
             probes.failed += failed;
-            probes.not_sent += result.not_sent;
-            probes.passed += result.probes - result.not_sent - failed;
+            probes.not_sent += result.not_sent.len();
+            probes.passed += result.probes - result.not_sent.len() - failed;
         }
         Report { cases, probes, results }
     }
@@ -211,7 +219,7 @@ impl fmt::Display for Report {
         match self.probes.not_sent {
             0 => writeln!(f),
             count => {
-                writeln!(f, ", {count} not sent (no host, or no single one, can have one of the addresses)")
+                writeln!(f, ", {count} not sent ({NOT_SENT})")
             }
         }
     }
