@@ -19,7 +19,8 @@ const DOCUMENTED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/conf
 #[command(after_help = "\
 Examples:
   palisade config > palisade.toml                a file to start from
-  palisade config export                         ports and routes of the running switch, to keep in the file
+  palisade config export                         ports and routes of the running switch, for the file
+  palisade config schema > palisade.schema.json  for editors and validators
   palisade run --check --config palisade.toml    is it right after an edit?")]
 pub(super) struct ConfigArguments {
     #[command(subcommand)]

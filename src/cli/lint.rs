@@ -4,6 +4,7 @@ mod code_scanning;
 mod ignored_checks;
 mod located_finding;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
@@ -13,9 +14,9 @@ use clap::{Args, ValueEnum};
 
 use self::located_finding::LocatedFinding;
 use super::manifests::{ExcludeArguments, Manifests, warn};
-use super::{CliError, output};
-use crate::policy::lint::lint as check;
-use crate::policy::parse::FieldPlaces;
+use super::{CliError, output, terminal};
+use crate::policy::lint::{LintFinding, lint as check};
+use crate::policy::parse::{Location, field_positions};
 use crate::printable;
 use crate::source::load::Rejected;
 
@@ -66,8 +67,20 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
             print(&errors, arguments.output)?;
             return Ok(ExitCode::from(2));
         }
+        Err(other) if !is_table => {
+            let warnings = match &other {
+                Rejected::NoObjects { warnings, .. } => warnings.as_slice(),
+                _ => &[],
+            };
+            let warnings: Vec<_> = warnings.iter().cloned().map(LocatedFinding::of_diagnostic).collect();
+            print(&warnings, arguments.output)?;
+            return Err(CliError::Message(other.to_string()));
+        }
         manifests => manifests?,
     };
+    if !manifests.has_pods() {
+        terminal::note("note: the manifests hold no pods: checks of selectors and peers are skipped");
+    }
     let warnings = std::mem::take(&mut manifests.warnings);
     let mut findings: Vec<LocatedFinding> = Vec::new();
     if is_table {
@@ -86,17 +99,23 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
 fn located(manifests: &Manifests) -> Vec<LocatedFinding> {
     let objects = manifests.lint_subjects();
     let mut found = check(&manifests.objects, &manifests.unread);
-    let reasons = ignored_checks::apply(&manifests.ignored_checks, &objects, &mut found);
-    let mut located = Vec::with_capacity(found.len());
-    for of_object in found.chunk_by(|a, b| a.policy == b.policy) {
-        let fields = objects.get(&of_object[0].policy).map(|object| FieldPlaces::of(object));
-        for finding in of_object {
-            let at = fields.as_ref().map(|fields| fields.location(&finding.path));
-            let ignored =
-                reasons.get(&(finding.policy.clone(), finding.check)).map(|reason| (*reason).to_owned());
-            located.push(LocatedFinding::of_check(finding.clone(), at.as_ref(), ignored));
+    let reasons = ignored_checks::apply(manifests, &objects, &mut found);
+    let mut sources: BTreeMap<&str, Vec<(&Location, &LintFinding)>> = BTreeMap::new();
+    for finding in &found {
+        if let Some(object) = objects.get(&finding.policy) {
+            sources.entry(object.source().name()).or_default().push((object, finding));
         }
     }
+    let mut located = Vec::with_capacity(found.len());
+    for (name, found) in sources {
+        let wanted: Vec<_> = found.iter().map(|(object, finding)| (*object, finding.path.as_str())).collect();
+        let positions = field_positions(found[0].0.source(), &wanted);
+        for ((_, finding), position) in found.into_iter().zip(positions) {
+            let ignored = reasons.get(&(&finding.policy, finding.check)).map(|reason| (*reason).to_owned());
+            located.push(LocatedFinding::of_check(finding.clone(), name, position, ignored));
+        }
+    }
+    located.sort_by(|a, b| (&a.source, a.line, a.column).cmp(&(&b.source, b.line, b.column)));
     located
 }
 
@@ -113,7 +132,11 @@ fn text(findings: &[LocatedFinding]) -> String {
     let (ignored, found): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| finding.ignored.is_some());
     let line = |finding: &LocatedFinding| {
         let LocatedFinding { source, line, column, severity, check, .. } = finding;
-        format!("{}:{line}:{column}: {severity}: {} [{check}]\n", printable::line(source), finding.text())
+        format!(
+            "{}:{line}:{column}: {severity}: {} [{check}]\n",
+            printable::line(source),
+            printable::line(&finding.text())
+        )
     };
     let mut text: String = found.iter().copied().map(line).collect();
     if found.is_empty() {

@@ -27,14 +27,14 @@ const NAMES_MAX: usize = 5;
 /// Files that a command leaves out of the directories that it is given.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ExcludeArguments {
-    /// Leave out of directories what has this name, or this path from there if it has a slash: charts, '**/values*.yaml'
+    /// Skip files and directories of this name, or at this path below a given directory if it has a slash: charts, '**/values*.yaml'
     #[arg(long = "exclude", value_name = "PATTERN", value_parser = pattern)]
     patterns: Vec<Pattern>,
 }
 
-/// Pattern of `--exclude`. A slash at the end says that it is a directory's, as the name does.
+/// Pattern of `--exclude`, without the slash at the end of a directory and the `./` of a path.
 fn pattern(text: &str) -> Result<Pattern, PatternError> {
-    Pattern::new(text.trim_end_matches('/'))
+    Pattern::new(text.trim_start_matches("./").trim_end_matches('/'))
 }
 
 impl ExcludeArguments {
@@ -141,6 +141,11 @@ impl Manifests {
         located.filter_map(|(object, location)| Some((subject(object)?, location))).collect()
     }
 
+    /// Whether there are pods, or objects that make some.
+    pub(super) fn has_pods(&self) -> bool {
+        !self.unread.is_empty() || self.objects.iter().any(|object| matches!(object, Object::Pod(_)))
+    }
+
     /// Maps each pod to its addresses.
     pub(super) fn pods(&self) -> BTreeMap<PodName, Vec<IpAddr>> {
         let pods = self.objects.iter().filter_map(|object| match object {
@@ -234,17 +239,19 @@ pub(super) fn note_audited(policies: &[PolicyRef], fate: &str) {
     ));
 }
 
-/// Notes the pods that get no tables because they have no address yet.
+/// Notes the pods that are left out because they have no address yet.
 pub(super) fn note_pods_without_address(objects: &[Object]) {
     let pods = testcase::without_address(objects);
     let named: Vec<String> = pods.iter().take(NAMES_MAX).map(ToString::to_string).collect();
     let more = if pods.len() > named.len() { ", …" } else { "" };
-    if !pods.is_empty() {
-        terminal::note(&format!(
-            "note: {} pods or workloads have no address, and get no tables: {}{more}; a running pod has it in status.podIPs, and \
-             the annotation {ADDRESSES_ANNOTATION} gives a workload one",
-            pods.len(),
-            named.join(", ")
-        ));
-    }
+    let pods = match pods.len() {
+        0 => return,
+        1 => "1 pod or workload has no address, and is".to_owned(),
+        count => format!("{count} pods or workloads have no address, and are"),
+    };
+    terminal::note(&format!(
+        "note: {pods} left out: {}{more}; a running pod has it in status.podIPs, and the annotation {ADDRESSES_ANNOTATION} gives \
+         a workload one",
+        named.join(", ")
+    ));
 }

@@ -1,5 +1,5 @@
-//! JSON Schema of the configuration file. Keys, types and ranges are the answers of its own parser to trial values;
-//! descriptions and defaults are those of the documented file.
+//! JSON Schema of the configuration file. Keys, types and ranges come from the parser of the file: it parses a sample value
+//! of each type, and its error says what it expects. Descriptions and defaults come from the documented file.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::Config;
 use super::keys::{Table, root, table_named};
 
-/// Trial values, with the types of JSON Schema that they stand for.
-const TRIALS: [(&str, &str); 5] = [
+/// Sample values by type of JSON Schema.
+const SAMPLES: [(&str, &str); 5] = [
     ("boolean", "true"),
     ("integer", "1"),
     ("string", "\"no-such-value\""),
@@ -60,7 +60,26 @@ fn object(
         };
         properties.insert(key.clone(), with_description(property, descriptions.0.get(&path)));
     }
-    json!({"type": "object", "properties": properties, "additionalProperties": false})
+    let required = table.map(|table| required(table, &properties)).unwrap_or_default();
+    let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
+    if !required.is_empty() {
+        schema["required"] = required.into();
+    }
+    schema
+}
+
+/// Keys that the parser misses in an empty table, up to the first one for which no sample is known.
+fn required(table: &Table, properties: &Map<String, Value>) -> Vec<String> {
+    let mut text = format!("{}\n", table.header.as_deref().unwrap_or_default());
+    let mut required = Vec::new();
+    while let Err(error) = toml::from_str::<Config>(&text) {
+        let missing = error.message().strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        let Some(key) = missing.filter(|key| !required.iter().any(|known| known == key)) else { break };
+        required.push(key.to_owned());
+        let variant = properties.get(key).and_then(|property| property["enum"][0].as_str());
+        text.extend([key, " = \"", variant.unwrap_or("a"), "\"\n"]);
+    }
+    required
 }
 
 fn with_description(mut property: Value, description: Option<&String>) -> Value {
@@ -70,21 +89,21 @@ fn with_description(mut property: Value, description: Option<&String>) -> Value 
     property
 }
 
-/// Schema of the value of a key, by the answers to trial values.
+/// Schema of the value of a key: the parser refuses samples of other types.
 fn value(header: Option<&str>, key: &str) -> Map<String, Value> {
     let (mut types, mut schema) = (Vec::new(), Map::new());
-    for (kind, trial) in TRIALS {
-        let text = format!("{}\n{key} = {trial}\n", header.unwrap_or_default());
-        let answer = toml::from_str::<Config>(&text).err();
-        let answer = answer.as_ref().map_or("", toml::de::Error::message);
-        if let Some((low, high)) = range(answer) {
+    for (kind, sample) in SAMPLES {
+        let text = format!("{}\n{key} = {sample}\n", header.unwrap_or_default());
+        let error = toml::from_str::<Config>(&text).err();
+        let error = error.as_ref().map_or("", toml::de::Error::message);
+        if let Some((low, high)) = range(error) {
             schema.extend([("minimum".to_owned(), low.into()), ("maximum".to_owned(), high.into())]);
         }
-        if let Some(variants) = answer.strip_prefix("unknown variant ") {
+        if let Some(variants) = error.strip_prefix("unknown variant ") {
             let variants: Vec<&str> = variants.split('`').skip(3).step_by(2).collect();
             schema.insert("enum".to_owned(), variants.into());
         }
-        if !answer.starts_with("invalid type") && !answer.starts_with("data did not match") {
+        if !error.starts_with("invalid type") && !error.starts_with("data did not match") {
             types.push(kind);
         }
     }
@@ -92,7 +111,7 @@ fn value(header: Option<&str>, key: &str) -> Map<String, Value> {
         types = vec!["string"];
     }
     match types.as_slice() {
-        // A value of a form of its own: the parser says no more.
+        // The parser refuses every sample: the type stays open.
         [] => {}
         [one] => _ = schema.insert("type".to_owned(), (*one).into()),
         _ => _ = schema.insert("type".to_owned(), types.into()),
@@ -100,9 +119,9 @@ fn value(header: Option<&str>, key: &str) -> Map<String, Value> {
     schema
 }
 
-/// Range in an answer: `expected a whole number from 0 to 1000000`.
-fn range(answer: &str) -> Option<(i64, i64)> {
-    let (_, range) = answer.split_once("a whole number from ")?;
+/// Range in an error: `expected a whole number from 0 to 1000000`.
+fn range(error: &str) -> Option<(i64, i64)> {
+    let (_, range) = error.split_once("a whole number from ")?;
     let (low, rest) = range.split_once(" to ")?;
     let high: String = rest.chars().take_while(char::is_ascii_digit).collect();
     Some((low.parse().ok()?, high.parse().ok()?))
@@ -160,6 +179,7 @@ mod tests {
         assert_eq!(port["additionalProperties"], false);
         assert_eq!(port["properties"]["pod_addresses"]["type"], "array");
         assert!(port["properties"]["kind"]["enum"].as_array().unwrap().contains(&json!("uplink")));
+        assert_eq!(port["required"], json!(["name", "kind"]));
         assert_eq!(of("conntrack/properties/timeouts/type"), "object");
     }
 

@@ -74,6 +74,8 @@ pub enum Rejected {
     NoObjects {
         /// Number of objects of other kinds.
         skipped: usize,
+        /// Warnings, such as those about files that are passed over.
+        warnings: Vec<Diagnostic>,
     },
     /// Directory contains no object that policy depends on.
     #[error(
@@ -105,8 +107,16 @@ impl Rejected {
         match self {
             Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
             Rejected::Several(found) => found.iter().map(|rejected| rejected.report(color)).collect(),
-            other => format!("palisade: {}\n", printable::line(&other.to_string())),
+            Rejected::NoObjects { warnings, .. } => {
+                let warnings: String = warnings.iter().map(|warning| warning.report(color)).collect();
+                warnings + &self.sentence()
+            }
+            other => other.sentence(),
         }
+    }
+
+    fn sentence(&self) -> String {
+        format!("palisade: {}\n", printable::line(&self.to_string()))
     }
 }
 
@@ -153,7 +163,8 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
 pub fn read_objects(sources: &[Source]) -> Result<Parsed, Rejected> {
     let parsed = parse::parse_sources(sources).map_err(Rejected::Manifests)?;
     if !parsed.objects.iter().any(|(object, _)| object.is_of_policy()) {
-        return Err(Rejected::NoObjects { skipped: parsed.skipped.len() + parsed.objects.len() });
+        let skipped = parsed.skipped.len() + parsed.objects.len();
+        return Err(Rejected::NoObjects { skipped, warnings: parsed.warnings });
     }
     Ok(parsed)
 }

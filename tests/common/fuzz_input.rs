@@ -53,8 +53,8 @@ impl Edit {
     }
 }
 
-/// Edit of a document with one value a line, YAML or JSON: of bytes, which few parsers accept, or of lines, which keep
-/// the syntax and reach what reads the values.
+/// Edit of a document with one value a line, YAML or JSON. Few parsers accept edited bytes; edited lines keep the syntax, and
+/// reach the code that reads the values.
 #[derive(Debug, Clone, TypeGenerator)]
 pub(crate) enum DocumentEdit {
     Bytes(Edit),
@@ -127,18 +127,18 @@ impl LineEdit {
 
 /// Counter of accepted inputs. A target that accepts few tests the first checks of its parser only.
 #[derive(Default)]
-pub(crate) struct Taken(AtomicU32);
+pub(crate) struct Accepted(AtomicU32);
 
-impl Taken {
+impl Accepted {
     pub(crate) fn one(&self) {
         self.0.fetch_add(1, Relaxed);
     }
 
-    /// `least` is so far below the mean of a run that chance does not reach it.
+    /// Asserts that this many inputs were accepted. A `least` far below the mean of a run never fails by chance.
     pub(crate) fn check(&self, least: u32) {
-        let taken = self.0.load(Relaxed);
+        let accepted = self.0.load(Relaxed);
 
-        assert!(taken >= least, "{taken} inputs were taken, fewer than {least}");
+        assert!(accepted >= least, "{accepted} inputs were accepted, fewer than {least}");
     }
 }
 

@@ -6,7 +6,7 @@ use palisade::tables::{RuleTables, TablesDiff};
 use serde_json::json;
 
 use crate::fixture;
-use crate::fuzz_input::{DocumentEdit, TIME_MAX, Taken, json_bytes};
+use crate::fuzz_input::{Accepted, DocumentEdit, TIME_MAX, json_bytes};
 use crate::small_tables::small_tables;
 
 #[test]
@@ -22,10 +22,10 @@ fn requests_are_obeyed_or_refused() {
     let pod = json!({"port": "veth0", "addresses": ["10.1.0.2", "fd00::2"], "mac": "02:00:00:00:00:02"});
     let seeds =
         [json_bytes(&small_tables("10.1.0.2")), json_bytes(&patch), json_bytes(&port), json_bytes(&pod)];
-    let taken = [(); 4].map(|()| Taken::default());
+    let accepted = [(); 4].map(|()| Accepted::default());
     let obeyed = |request: usize, is_ok: bool| {
         if is_ok {
-            taken[request].one();
+            accepted[request].one();
         }
     };
     bolero::check!().with_iterations(800).with_test_time(TIME_MAX).with_type::<Vec<DocumentEdit>>().for_each(
@@ -49,5 +49,5 @@ fn requests_are_obeyed_or_refused() {
             assert!(switch.tables().is_none_or(|tables| tables.check().is_ok()));
         },
     );
-    taken.iter().for_each(|taken| taken.check(100));
+    accepted.iter().for_each(|accepted| accepted.check(100));
 }

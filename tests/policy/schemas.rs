@@ -77,6 +77,7 @@ fn the_schema_of_the_configuration_takes_the_shipped_files_and_refuses_what_run_
         ("[workers]\ncores = 2\n", false),
         ("[[ports]]\nname = \"db\"\nkind = \"pod\"\n", true),
         ("[[ports]]\nname = \"db\"\nkind = \"switch\"\n", false),
+        ("[[ports]]\nname = \"db\"\n", false),
         ("[conntrack.timeouts]\nother_s = 0\n", false),
         ("worker = {}\n", false),
     ] {
@@ -119,10 +120,12 @@ fn the_schema_of_policy_tests_takes_and_refuses_what_test_does() {
         (edited("to", json!({})), false),
         (edited("why", json!("x")), false),
         (json!({"name": "a", "resource": []}), false),
-        (json!({"probes": []}), false),
+        (json!({"probes": [probe]}), false),
+        (json!({"name": "a", "resources": [pod("web")]}), false),
+        (json!({"name": "a", "probes": []}), false),
         (json!({"name": "a", "probes": [], "files": "x"}), false),
     ] {
-        let is_taken = code(&["test", "-"], &case.to_string()) < 2;
+        let is_taken = code(&["test", "-"], &case.to_string()) == 0;
         assert_eq!((schema.takes(&case), is_taken), (is_right, is_right), "{case}");
     }
 }

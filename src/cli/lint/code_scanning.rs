@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::located_finding::{ACCEPTED, INVALID, LocatedFinding, NOT_ENFORCED};
+use super::located_finding::{INVALID, LocatedFinding, NOT_ENFORCED, SUSPICIOUS};
 use crate::cli::output::annotations;
 use crate::policy::lint::Check;
 use crate::policy::parse::STDIN;
@@ -36,8 +36,8 @@ fn is_file(source: &str) -> bool {
 /// One run of one tool, with every check as a rule. Results that annotations silence have a suppression.
 pub(super) fn sarif(findings: &[LocatedFinding]) -> Value {
     let results: Vec<Value> = findings.iter().map(result).collect();
-    let of_parser = [INVALID, NOT_ENFORCED, ACCEPTED]
-        .map(|(code, summary)| json!({"id": code, "shortDescription": {"text": summary}}));
+    let of_parser = [INVALID, NOT_ENFORCED, SUSPICIOUS]
+        .map(|(code, summary)| json!({"id": code, "shortDescription": {"text": summary}, "helpUri": format!("{PAGE}#{code}")}));
     let of_check = |check: &Check| {
         json!({
             "id": check.name(),

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::policy::lint::{LintFinding, LintSubject};
-use crate::policy::parse::{Diagnostic, Location, Severity};
+use crate::policy::parse::{Diagnostic, FieldPosition, Severity};
+use crate::printable;
 
 /// Code of the errors of the parser.
 pub(super) const INVALID: (&str, &str) = ("invalid", "Object is refused.");
@@ -11,7 +12,8 @@ pub(super) const INVALID: (&str, &str) = ("invalid", "Object is refused.");
 pub(super) const NOT_ENFORCED: (&str, &str) =
     ("not-enforced", "Part of an object is not enforced as written.");
 /// Code of the other warnings of the parser.
-pub(super) const ACCEPTED: (&str, &str) = ("accepted", "Object is accepted, and probably mistaken.");
+pub(super) const SUSPICIOUS: (&str, &str) =
+    ("suspicious", "Object is accepted, or passed over, and probably mistaken.");
 
 /// Finding with its location.
 #[derive(Debug, Serialize)]
@@ -43,19 +45,16 @@ pub(super) struct LocatedFinding {
 }
 
 impl LocatedFinding {
-    /// Finding of a check, at its field. `ignored` is the reason for which an annotation silences it.
+    /// Finding of a check, in this source. `ignored` is the reason for which an annotation silences it.
     pub(super) fn of_check(
         finding: LintFinding,
-        at: Option<&Location>,
+        source: &str,
+        position: FieldPosition,
         ignored: Option<String>,
     ) -> LocatedFinding {
         let LintFinding { policy, path, check, message } = finding;
-        let object = policy.to_string();
-        LocatedFinding {
-            policy: Some(policy),
-            ignored,
-            ..at_place("warning", at, check.name(), (object, path, message))
-        }
+        let located = at("warning", source, position, check.name(), message);
+        LocatedFinding { object: policy.to_string(), policy: Some(policy), path, ignored, ..located }
     }
 
     /// Diagnostic of the parser.
@@ -64,9 +63,15 @@ impl LocatedFinding {
         let (severity, (code, _)) = match severity {
             Severity::Error => ("error", INVALID),
             Severity::Unenforced => ("warning", NOT_ENFORCED),
-            Severity::Warning => ("warning", ACCEPTED),
+            Severity::Warning => ("warning", SUSPICIOUS),
         };
-        LocatedFinding { help, ..at_place(severity, Some(&location), code, (object, path, message)) }
+        let position = FieldPosition { line: location.line(), column: location.column() };
+        LocatedFinding {
+            object,
+            path,
+            help,
+            ..at(severity, location.source().name(), position, code, message)
+        }
     }
 
     /// Object, field, message and help in one line.
@@ -84,21 +89,22 @@ impl LocatedFinding {
     }
 }
 
-fn at_place(
+fn at(
     severity: &'static str,
-    at: Option<&Location>,
+    source: &str,
+    FieldPosition { line, column }: FieldPosition,
     check: &'static str,
-    (object, path, message): (String, String, String),
+    message: String,
 ) -> LocatedFinding {
     LocatedFinding {
         severity,
-        source: at.map(|at| at.source().name().to_owned()).unwrap_or_default(),
-        line: at.map_or(1, Location::line),
-        column: at.map_or(1, Location::column),
-        place: at.map(ToString::to_string).unwrap_or_default(),
+        source: source.to_owned(),
+        line,
+        column,
+        place: format!("{}:{line}", printable::line(source)),
         policy: None,
-        object,
-        path,
+        object: String::new(),
+        path: String::new(),
         check,
         message,
         help: None,

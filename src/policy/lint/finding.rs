@@ -76,7 +76,7 @@ pub enum Check {
     HostNetworkOrFinished,
     /// Peer selects no pod or node.
     PeerSelectsNothing,
-    /// Selector asks for a namespace's label `name`, which no namespace has.
+    /// Selector asks for the name of a namespace by a label that no namespace has.
     NameLabelOfNamespace,
     /// Direction has rules, and `policyTypes` lacks it.
     RulesWithoutType,
@@ -162,7 +162,7 @@ impl Check {
             ],
             Check::NameLabelOfNamespace => [
                 "name-label-of-namespace",
-                "Selector asks for a namespace's label `name`, which no namespace has.",
+                "Selector asks for the name of a namespace by a label that no namespace has.",
                 "Write kubernetes.io/metadata.name: every namespace has this label with its name.",
             ],
             Check::RulesWithoutType => [
@@ -203,7 +203,7 @@ impl Check {
             Check::BlockOfService => [
                 "block-of-service",
                 "Block contains the virtual address of a Service, and no backend.",
-                "Select the pods behind the Service by their labels: policy is asked about them, after translation.",
+                "Select the pods behind the Service by their labels: policy sees their addresses, after translation.",
             ],
             Check::BlocksDns => [
                 "blocks-dns",
@@ -223,7 +223,7 @@ impl Check {
             Check::PortOfService => [
                 "port-of-service",
                 "Rule names the port of a Service, and its backends have another.",
-                "Write the port of the pods: policy is asked about them, after translation.",
+                "Write the port of the pods: policy sees their ports, after translation.",
             ],
             Check::IgnoredWithoutEffect => [
                 "ignored-without-effect",

@@ -191,36 +191,38 @@ pub(super) fn check_pod_network<'a>(objects: &LintObjects<'a>, found: &mut Vec<L
     }
 }
 
-/// Reports blocks about as large as a network of Services or smaller that contain the virtual address of one, and the address
-/// of no pod: policy is asked about the pods behind a Service.
+/// Reports blocks of egress about as large as a network of Services or smaller that contain the virtual address of one, and
+/// the address of no pod or backend: policy sees the backends of a Service.
 pub(super) fn check_services(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     let mut services: Vec<(IpAddr, &Service)> = Vec::new();
     for service in &objects.services {
         services.extend(service.cluster_ips.iter().map(|address| (*address, *service)));
     }
+    if services.is_empty() {
+        return;
+    }
     services.sort_unstable_by_key(|(address, _)| *address);
-    let mut pods: Vec<IpAddr> = objects.pods.all().flat_map(|pod| &pod.addresses).copied().collect();
-    pods.sort_unstable();
-    for placed in
-        [Direction::Ingress, Direction::Egress].iter().flat_map(|direction| placed(objects, *direction))
-    {
+    let of_slices = objects.slices.iter().flat_map(|slice| &slice.endpoints).map(|endpoint| endpoint.address);
+    let mut backends: Vec<IpAddr> = objects.pods.all().flat_map(|pod| &pod.addresses).copied().collect();
+    backends.extend(of_slices);
+    backends.sort_unstable();
+    for placed in placed(objects, Direction::Egress) {
         let IpBlock { cidr, except } = placed.block;
         let shortest = if cidr.addr().is_ipv4() { SHORTEST_OF_SERVICES_V4 } else { SHORTEST_OF_SERVICES_V6 };
-        let holds = |address: &IpAddr| {
-            cidr.contains(address) && !except.iter().any(|except| except.contains(address))
-        };
-        let first_pod = pods.partition_point(|address| *address < cidr.network());
-        let first = services.partition_point(|(address, _)| *address < cidr.network());
-        let mut inside = services[first..].iter().take_while(|(address, _)| cidr.contains(address));
-        let held = inside.find(|(address, _)| holds(address));
-        let has_pod = pods.get(first_pod).is_some_and(|address| cidr.contains(address));
-        if cidr.prefix_len() < shortest || has_pod {
+        let first = backends.partition_point(|address| *address < cidr.network());
+        if cidr.prefix_len() < shortest || backends.get(first).is_some_and(|address| cidr.contains(address)) {
             continue;
         }
-        if let Some((address, service)) = held {
+        let first = services.partition_point(|(address, _)| *address < cidr.network());
+        let holes = Prefixes::of(except);
+        let mut inside = services[first..].iter().take_while(|(address, _)| cidr.contains(address));
+        if let Some((address, service)) = inside.find(|(address, _)| !holes.hold(IpNet::from(*address))) {
+            let instead = match service.selector {
+                Some(_) => "select the pods behind it by label",
+                None => "name the addresses of its backends",
+            };
             let message = format!(
-                "{cidr} holds {address}, the virtual address of Service {}/{}: policy is asked about the pods behind it: \
-                 select them by label",
+                "{cidr} holds {address}, the virtual address of Service {}/{}: policy sees its backends: {instead}",
                 service.namespace, service.name
             );
             found.push(placed.finding(Check::BlockOfService, ".cidr", message));

@@ -18,7 +18,7 @@ mod types;
 pub use finding::{Check, LintFinding, LintSubject};
 pub use objects::UnreadWorkload;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::evaluate::ReferenceEvaluator;
 use super::objects::{Object, replicas};
@@ -34,7 +34,8 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
         pods: PodIndex::default(),
         exempt: Vec::new(),
         unread,
-        namespaces: HashMap::new(),
+        namespaces: HashSet::new(),
+        namespace_keys: HashSet::new(),
         nodes: Vec::new(),
         network: Vec::new(),
         policies: PolicyIndex::default(),
@@ -65,7 +66,8 @@ pub fn lint(objects: &[Object], unread: &[UnreadWorkload]) -> Vec<LintFinding> {
             }
             Object::EndpointSlice(slice) => sorted.slices.push(slice),
             Object::Namespace(namespace) => {
-                sorted.namespaces.insert(&namespace.name, &namespace.labels);
+                sorted.namespaces.insert(&namespace.name);
+                sorted.namespace_keys.extend(namespace.labels.keys().map(String::as_str));
             }
         }
     }

@@ -1,15 +1,23 @@
 //! Labels of pods that come close to those of a selector: probably one of the two is misspelt.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::nearest::nearest;
 use crate::policy::objects::{LabelSelector, Pod, Requirement};
 use crate::tables::PodName;
 
-/// Values of a label up to which they are compared: more are generated, such as hashes.
-const VALUES_MAX: usize = 500;
+/// Most keys, and most values of a label, to compare: more of them are generated, such as hashes.
+const COMPARED_MAX: usize = 500;
+/// Most comparisons of a run. Suggestions end then, and findings do not.
+const COMPARISONS_MAX: usize = 2_000_000;
 
 /// Values of each label, with a pod that has it.
-pub(super) struct LabelValues<'a>(BTreeMap<&'a str, BTreeMap<&'a str, &'a PodName>>);
+pub(super) struct LabelValues<'a> {
+    values: BTreeMap<&'a str, BTreeMap<&'a str, &'a PodName>>,
+    /// Comparisons that are left.
+    left: Cell<usize>,
+}
 
 impl<'a> LabelValues<'a> {
     /// Values of the labels of these pods.
@@ -20,7 +28,7 @@ impl<'a> LabelValues<'a> {
                 labels.entry(key).or_default().entry(value).or_insert(&pod.name);
             }
         }
-        LabelValues(labels)
+        LabelValues { values: labels, left: Cell::new(COMPARISONS_MAX) }
     }
 
     /// Names the label that comes close to one that the selector asks for and no pod has: `: did you mean app=web, a label of
@@ -28,46 +36,44 @@ impl<'a> LabelValues<'a> {
     pub(super) fn near(&self, selector: &LabelSelector) -> String {
         let near = selector.requirements.iter().find_map(|requirement| match requirement {
             Requirement::In { key, values } => self.near_value(key, values),
-            Requirement::Exists { key } if !self.0.contains_key(key.as_str()) => self.near_key(key, &[]),
+            Requirement::Exists { key } if !self.values.contains_key(key.as_str()) => self.near_key(key, &[]),
             _ => None,
         });
         near.map(|(key, value, pod)| format!(": did you mean {key}={value}, a label of pod {pod}?"))
             .unwrap_or_default()
     }
 
-    fn near_value(&self, key: &str, values: &[String]) -> Option<(&str, &str, &PodName)> {
-        let Some((key, of_key)) = self.0.get_key_value(key) else { return self.near_key(key, values) };
-        if of_key.len() > VALUES_MAX || values.iter().any(|value| of_key.contains_key(value.as_str())) {
+    fn near_value(&self, key: &str, wanted: &[String]) -> Option<(&str, &str, &PodName)> {
+        let Some((key, values)) = self.values.get_key_value(key) else { return self.near_key(key, wanted) };
+        if wanted.iter().any(|value| values.contains_key(value.as_str()))
+            || !self.may_compare(values.len(), wanted)
+        {
             return None;
         }
-        let of_value = |value: &String| {
-            let distances =
-                of_key.iter().filter_map(|(other, pod)| Some((distance(value, other)?, *other, *pod)));
-            distances.min_by_key(|(distance, ..)| *distance)
-        };
-        let (_, value, pod) = values.iter().filter_map(of_value).min_by_key(|(distance, ..)| *distance)?;
-        Some((key, value, pod))
+        let value = wanted.iter().find_map(|value| nearest(value, values.keys().copied()))?;
+        Some((key, value, values.get(value)?))
     }
 
     /// Label with a key that comes close, and with one of the values if there are some.
-    fn near_key(&self, key: &str, values: &[String]) -> Option<(&str, &str, &PodName)> {
-        let near = self.0.iter().filter_map(|(other, of_key)| {
-            let distance = distance(key, other)?;
-            let (value, pod) = of_key.iter().find(|(value, _)| {
-                values.is_empty() || values.iter().any(|wanted| wanted.as_str() == **value)
-            })?;
-            Some((distance, (*other, *value, *pod)))
-        });
-        near.min_by_key(|(distance, _)| *distance).map(|(_, found)| found)
+    fn near_key(&self, key: &str, wanted: &[String]) -> Option<(&str, &str, &PodName)> {
+        if !self.may_compare(self.values.len(), wanted) {
+            return None;
+        }
+        let fitting = |key: &str| {
+            let values = self.values.get(key)?;
+            match wanted {
+                [] => values.first_key_value(),
+                wanted => wanted.iter().find_map(|value| values.get_key_value(value.as_str())),
+            }
+        };
+        let key = nearest(key, self.values.keys().copied().filter(|key| fitting(key).is_some()))?;
+        let (value, pod) = fitting(key)?;
+        Some((key, value, pod))
     }
-}
 
-/// Number of edits between two texts, if it is small beside their length.
-fn distance(a: &str, b: &str) -> Option<usize> {
-    let (short, long) = if a.len() < b.len() { (a.len(), b.len()) } else { (b.len(), a.len()) };
-    let most = (long / 3).min(2);
-    if long - short > most {
-        return None;
+    /// Whether so many names may be compared with each wanted value.
+    fn may_compare(&self, names: usize, wanted: &[String]) -> bool {
+        let left = self.left.get().checked_sub(names * wanted.len().max(1)).filter(|_| names <= COMPARED_MAX);
+        left.inspect(|left| self.left.set(*left)).is_some()
     }
-    Some(strsim::damerau_levenshtein(a, b)).filter(|edits| *edits <= most)
 }

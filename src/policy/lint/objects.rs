@@ -1,6 +1,6 @@
 //! Objects by kind, as input of the checks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::pod_index::PodIndex;
 use super::policy_index::PolicyIndex;
@@ -52,8 +52,10 @@ pub(super) struct LintObjects<'a> {
     pub(super) exempt: Vec<&'a Pod>,
     /// Objects that make pods and are not read.
     pub(super) unread: &'a [UnreadWorkload],
-    /// Labels of the namespaces that are read.
-    pub(super) namespaces: HashMap<&'a str, &'a Labels>,
+    /// Names of the namespaces that are read.
+    pub(super) namespaces: HashSet<&'a str>,
+    /// Keys of their labels.
+    pub(super) namespace_keys: HashSet<&'a str>,
     pub(super) nodes: Vec<&'a Node>,
     pub(super) network: Vec<&'a NetworkPolicy>,
     /// Index of `network`.

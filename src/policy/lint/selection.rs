@@ -84,7 +84,11 @@ fn network_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
                     policy: isolation::name(policy),
                     path: format!("spec.{direction}[{index}].{list}[{at}]"),
                     check: Check::PeerSelectsNothing,
-                    described: format!("there are no pods {} in {namespaces}", display::selector(pods)),
+                    described: if pods.is_everything() {
+                        format!("there are no pods in {namespaces}")
+                    } else {
+                        format!("there are no pods {} in {namespaces}", display::selector(pods))
+                    },
                     pods,
                 };
                 let selects = |pod: &Pod| {

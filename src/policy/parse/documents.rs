@@ -60,21 +60,22 @@ impl ManifestParser {
         let (nodes, syntax_errors) = tree::parse(source.text(), source.is_json());
         let before = self.errors.len();
         for node in nodes.iter().filter(|node| !node.is_null()) {
-            self.object(node, source, "");
+            match unrendered::part_of(node, source.name()) {
+                Some((message, help)) => {
+                    let diagnostics = Diagnostics::new(source, "");
+                    Cursor::root(node, &diagnostics).warn(message, help);
+                    self.absorb(diagnostics);
+                }
+                None => self.object(node, source, ""),
+            }
         }
+        let has_syntax_errors = !syntax_errors.is_empty();
         self.absorb(syntax_diagnostics(source, syntax_errors));
-        if self.errors.len() > before
-            && let Some(action) = unrendered::first_action(source.text())
-        {
+        if let Some(action) = unrendered::template(source, &self.errors[before..], has_syntax_errors) {
             self.errors.truncate(before);
             let ((message, help), diagnostics) = (unrendered::TEMPLATE, Diagnostics::new(source, ""));
-            diagnostics.add(
-                Severity::Error,
-                action,
-                String::new(),
-                message.to_owned(),
-                Some(help.to_owned()),
-            );
+            let (message, help) = (message.to_owned(), Some(help.to_owned()));
+            diagnostics.add(Severity::Error, action, String::new(), message, help);
             self.absorb(diagnostics);
         }
         self.errors[before..].sort_by_key(|error| error.location.offset());
@@ -163,10 +164,7 @@ impl ManifestParser {
                     self.pass_over(&at, (kind, version), &name, source);
                 }
             }
-            _ => match unrendered::part_of(node, source.name()) {
-                Some((message, help)) => at.warn(message, help),
-                None => missing_header(&at),
-            },
+            _ => missing_header(&at),
         }
         self.absorb(diagnostics);
     }

@@ -28,7 +28,7 @@ pub(super) mod documents;
 
 pub use cluster_objects::ADDRESSES_ANNOTATION;
 pub use diagnostic::{Diagnostic, Severity};
-pub use fields::FieldPlaces;
+pub use fields::{FieldPosition, field_positions};
 pub use parsed::{IgnoredCheck, Parsed, Skipped};
 pub use source::{Location, STDIN, Source};
 

@@ -65,7 +65,7 @@ fn an_annotation_that_silences_nothing_is_found() {
             "no check is named \"selects-no-pods\": did you mean \"selects-no-pod\"?",
         ),
         ("palisade.dev/ignore-selects-no-pod: ''", "silences nothing without a reason"),
-        ("palisade.dev/ignore-blocks-dns: later", "blocks-dns finds nothing here"),
+        ("palisade.dev/ignore-blocks-dns: later", "silences nothing, because blocks-dns finds nothing here"),
     ] {
         scratch.write("policy.yaml", &annotated(annotation));
         let (code, printed, _) = scratch.palisade("lint pods.yaml policy.yaml");
@@ -95,9 +95,45 @@ fn errors_and_warnings_of_manifests_are_findings_too() {
     let found: serde_json::Value = serde_json::from_str(&printed).unwrap();
     let [one] = found.as_array().unwrap().as_slice() else { panic!("{found}") };
     assert_eq!((code, errors.as_str()), (0, ""));
-    assert_eq!(one["check"], "accepted");
+    assert_eq!(one["check"], "suspicious");
     let place = (&one["source"], &one["line"], &one["column"], &one["help"]);
     assert_eq!(place, (&json!("pod.yaml"), &json!(4), &json!(31), &json!("did you mean \"ports\"?")));
+}
+
+#[test]
+fn an_annotation_about_a_check_that_lacks_its_objects_is_not_found() {
+    let scratch = Scratch::new("ignored-without-pods");
+    scratch.write("policy.yaml", &annotated("palisade.dev/ignore-selects-no-pod: later"));
+    let (code, printed, errors) = scratch.palisade("lint policy.yaml");
+    assert_eq!((code, printed.as_str()), (0, "Nothing found.\n"));
+    assert_eq!(errors, "note: the manifests hold no pods: checks of selectors and peers are skipped\n");
+}
+
+#[test]
+fn a_hostile_name_makes_no_line_of_its_own() {
+    let scratch = Scratch::new("lint-lines");
+    let key = "\"palisade.dev/ignore-x]\\n::error file=a::b\\nother.yaml:1:1: warning: forged [y\": r";
+    scratch.write("policy.yaml", &annotated(key));
+    for form in ["table", "github"] {
+        let (code, printed, _) = scratch.palisade(&format!("lint pods.yaml policy.yaml --output {form}"));
+        let is_own =
+            |line: &str| line.starts_with("policy.yaml:") || line.starts_with("::warning file=policy.yaml,");
+        assert!(code == 1 && printed.lines().count() == 2 && printed.lines().all(is_own), "{printed}");
+    }
+}
+
+#[test]
+fn without_an_object_of_policy_there_is_a_document_with_the_warnings() {
+    let scratch = Scratch::new("lint-nothing");
+    scratch.write("values.yaml", "replicas: 1\n");
+    let (code, printed, errors) = scratch.palisade("lint values.yaml --output github");
+    assert!(
+        code == 2 && printed.starts_with("::warning file=values.yaml,line=1,col=1,title=suspicious::"),
+        "{printed}"
+    );
+    assert!(errors.contains("none of") || errors.contains("no objects were given"), "{errors}");
+    let (_, _, errors) = scratch.palisade("compile values.yaml");
+    assert!(errors.contains("values of a Helm chart"), "{errors}");
 }
 
 /// Commands of a file of `config/ci`.

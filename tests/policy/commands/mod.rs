@@ -100,7 +100,7 @@ fn test_counts_what_passed_and_explains_what_failed() {
     assert_eq!(json["results"][1]["failures"][0]["got"], "deny");
     let (_, junit, _) = scratch.palisade("test bad.yaml --output junit");
     assert!(
-        junit.contains("tests=\"2\" failures=\"1\" errors=\"0\">"),
+        junit.contains("tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\">"),
         "a test case for each probe: {junit}"
     );
     let passed = "<testcase name=\"TCP from shop/api to shop/db port 5432\" classname=\"the database\" file=\"bad.yaml\" line=\"13\"/>";
@@ -330,7 +330,9 @@ fn a_refused_case_does_not_stop_the_others_and_one_without_probes_fails() {
     assert_eq!(json["cases"], serde_json::json!({"passed": 1, "failed": 1, "refused": 2}));
     let (_, junit, _) = scratch.palisade("test cases.yaml --output junit");
     assert!(
-        junit.contains("<testsuites name=\"palisade test\" tests=\"5\" failures=\"1\" errors=\"2\">"),
+        junit.contains(
+            "<testsuites name=\"palisade test\" tests=\"5\" failures=\"1\" errors=\"2\" skipped=\"0\">"
+        ),
         "{junit}"
     );
     assert_eq!(junit.matches("<error message=").count(), 2, "{junit}");
@@ -472,7 +474,7 @@ fn compile_says_why_pods_without_addresses_get_no_tables() {
     let scratch = Scratch::new("addresses");
     let (code, printed, errors) = scratch.palisade("compile pods.yaml");
     assert!(code == 0 && printed.contains("\"pods\": {}"), "{printed}");
-    let says = "note: 3 pods or workloads have no address, and get no tables: shop/db, shop/api, shop/web; a running pod has it in \
+    let says = "note: 3 pods or workloads have no address, and are left out: shop/db, shop/api, shop/web; a running pod has it in \
                 status.podIPs";
     assert!(errors.contains(says), "{errors}");
     let (first, _) = PODS.split_once("---").unwrap();

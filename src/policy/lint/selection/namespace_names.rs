@@ -1,5 +1,6 @@
 //! Check of selectors that ask for the name of a namespace by another label than `kubernetes.io/metadata.name`.
 
+use crate::nearest::nearest;
 use crate::policy::evaluate::{cluster_tiers, isolation};
 use crate::policy::lint::finding::{Check, LintFinding};
 use crate::policy::lint::objects::{LintObjects, peer_list};
@@ -49,27 +50,21 @@ pub(in crate::policy::lint) fn check(objects: &LintObjects<'_>, found: &mut Vec<
     }
 }
 
-/// Label that a selector takes for the name of a namespace, and this namespace.
+/// Label that a selector asks for in place of the name of a namespace, and that name.
 pub(super) fn misnamed<'s>(
     objects: &LintObjects<'_>,
     selector: &'s LabelSelector,
 ) -> Option<(&'s str, &'s str)> {
     selector.requirements.iter().find_map(|requirement| {
         let Requirement::In { key, values } = requirement else { return None };
-        let is_known = objects.namespaces.values().any(|labels| labels.contains_key(key));
-        if !means_name(key) || is_known {
+        if objects.namespace_keys.contains(key.as_str()) || !means_name(key) {
             return None;
         }
-        let name = values.iter().find(|value| objects.namespaces.contains_key(value.as_str()))?;
+        let name = values.iter().find(|value| objects.namespaces.contains(value.as_str()))?;
         Some((key.as_str(), name.as_str()))
     })
 }
 
 fn means_name(key: &str) -> bool {
-    /// Edits that make a misspelling.
-    const EDITS: usize = 3;
-    key == "name"
-        || key.ends_with("/name")
-        || key.ends_with("metadata.name")
-        || strsim::damerau_levenshtein(key, NAMESPACE_NAME_LABEL) <= EDITS
+    key == "name" || key.ends_with("/name") || nearest(key, [NAMESPACE_NAME_LABEL]).is_some()
 }

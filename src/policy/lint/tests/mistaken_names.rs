@@ -70,13 +70,17 @@ fn a_namespace_is_named_by_its_own_label() {
 fn a_block_with_the_virtual_address_of_a_service_is_found() {
     let virtual_address = "{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {selector: {app: db}, clusterIP: 10.96.0.10, ports: [{port: \
                    5432}]}}\n---\n";
-    let to = |block: &str| {
+    let beside = |other: &str, block: &str| {
         let spec = format!(
             "{{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{ipBlock: {block}}}]}}, {{ports: [{{port: 53, \
              protocol: UDP}}]}}]}}"
         );
-        found(&(virtual_address.to_owned() + &policy(&spec)))
+        found(&(virtual_address.to_owned() + other + &policy(&spec)))
     };
+    let to = |block: &str| beside("", block);
+    let slice = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: {name: db-1}, endpoints: [{addresses: \
+                 [10.96.5.5]}]}\n---\n";
+    assert_eq!(beside(slice, "{cidr: 10.96.0.0/16}"), [], "the block holds a backend");
     let wrong = one(Check::BlockOfService, "spec.egress[0].to[0].ipBlock.cidr");
     for block in ["{cidr: 10.96.0.10/32}", "{cidr: 10.96.0.0/12}"] {
         assert_eq!(to(block), wrong, "{block}");
